@@ -1,0 +1,321 @@
+"""The ladder: one Step per kernel, from cuBLAS (0) and the naive kernel (1) upwards.
+
+A step says which macros its .cu file takes, which values are legal, and how block, grid and tiles
+follow from them. A Variant is a step with every macro chosen.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from operator import index
+from pathlib import Path
+from types import MappingProxyType
+
+from sgemm_lab.paths import KERNELS
+
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the same since 5.0.
+THREADS_PER_BLOCK = 1024
+STATIC_SHARED_PER_BLOCK = 48 * 1024  # bytes
+GRID_LIMITS = (2**31 - 1, 65535, 65535)  # blocks along x, y, z
+
+Macros = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Macro:
+    """A macro of a kernel: its default, its legal values, and what it means.
+
+    `shown` are further values that an explorer shows and refuses, with the reason.
+    """
+
+    name: str
+    default: int
+    choices: tuple[int, ...]
+    meaning: str
+    shown: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel. Step 0 is cuBLAS: no source, no macros, and `function` is None.
+
+    `block`, `tile`, `shared_bytes` and `x_walks_rows` are functions of the macros' values: threads
+    (x, y); block tile (BM, BN, BK) in elements; static shared memory of a block in bytes; whether
+    the x axis of the grid walks down the rows of C (else along its columns). `text` stands in for
+    the file, for a kernel that is not in kernels/.
+    """
+
+    number: int
+    stem: str
+    title: str
+    summary: str
+    function: str | None = None
+    macros: tuple[Macro, ...] = ()
+    block: Callable[[Macros], tuple[int, int]] = lambda m: (0, 0)
+    tile: Callable[[Macros], tuple[int, int, int]] = lambda m: (0, 0, 0)
+    shared_bytes: Callable[[Macros], int] = lambda m: 0
+    x_walks_rows: Callable[[Macros], bool] = lambda m: False
+    min_capability: tuple[int, int] = (7, 5)
+    text: str | None = None
+
+    def __call__(self, **macros: int) -> "Variant":
+        """The variant with these macros, the others at their defaults. ValueError says why not."""
+        if problem := self.problem(**macros):
+            raise ValueError(problem)
+        return Variant(self, tuple(self._values(macros).items()))
+
+    def problem(self, **macros: int) -> str | None:
+        """Why these macros are refused, in one sentence or two; None if they are legal."""
+        known = {macro.name: macro for macro in self.macros}
+        for name, value in macros.items():
+            if name not in known:
+                takes = f"It takes {_join(known, 'and')}." if known else "It takes none."
+                return f"{self.stem} has no macro {name}. {takes}"
+            if not _is_whole(value):
+                return f"{name}={value!r} is not a whole number. {_choose(known[name].choices)}"
+
+        for name, value in macros.items():
+            if value not in known[name].choices:
+                excess = self._excess(self._values({name: value}))
+                why = excess or f"{'is negative' if value < 0 else 'is not a choice'}."
+                return f"{name}={value} {why} {_choose(self._legal(known[name], {}))}"
+
+        values = self._values(macros)
+        if excess := self._excess(values):
+            named = [m for m in self.macros if m.name in macros and self._matters(m, values)]
+            last = named[-1]
+            setting = " ".join(f"{m.name}={values[m.name]}" for m in named)
+            way_out = _choose(self._legal(last, macros), last.name if named[1:] else "")
+            return f"{setting} {excess} {way_out}"
+        return None
+
+    def variants(self) -> tuple["Variant", ...]:
+        """Every legal variant, the last macro varying fastest."""
+        names = [macro.name for macro in self.macros]
+        combinations = product(*(macro.choices for macro in self.macros))
+        settings = (dict(zip(names, values, strict=True)) for values in combinations)
+        return tuple(self(**macros) for macros in settings if not self.problem(**macros))
+
+    @property
+    def path(self) -> Path | None:
+        """The .cu file; None for step 0."""
+        return KERNELS / f"{self.stem}.cu" if self.function else None
+
+    @property
+    def filename(self) -> str:
+        """The name that stands in PTX and in compiler messages."""
+        return f"kernels/{self.stem}.cu"
+
+    @property
+    def source(self) -> str:
+        """The text of the .cu file, read anew each time. ValueError for step 0."""
+        if self.function is None:
+            raise ValueError(f"{self.stem} is a library call; it has no source here.")
+        return self.path.read_text(encoding="utf-8") if self.text is None else self.text
+
+    def _values(self, macros: Macros) -> dict[str, int]:
+        return {m.name: index(macros.get(m.name, m.default)) for m in self.macros}
+
+    def _excess(self, values: Macros) -> str | None:
+        """What these values need more of than a block may have."""
+        (x, y), shared = self.block(values), self.shared_bytes(values)
+        if x * y > THREADS_PER_BLOCK:
+            return f"needs {x}×{y} = {x * y} threads; a block may have {THREADS_PER_BLOCK}."
+        if shared > STATIC_SHARED_PER_BLOCK:
+            return (
+                f"needs {shared} bytes of shared memory; a block may have "
+                f"{STATIC_SHARED_PER_BLOCK}."
+            )
+        return None
+
+    def _legal(self, macro: Macro, others: Macros) -> list[int]:
+        """The macro's choices that fit a block, given the other values."""
+        values = self._values(others)
+        return [c for c in macro.choices if not self._excess({**values, macro.name: c})]
+
+    def _matters(self, macro: Macro, values: Macros) -> bool:
+        """Whether another choice of the macro changes what a block needs."""
+        needs = {
+            (self.block(v), self.shared_bytes(v))
+            for v in ({**values, macro.name: c} for c in macro.choices)
+        }
+        return len(needs) > 1
+
+    def __repr__(self) -> str:
+        return f"<step {self.number}: {self.title}>"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A step with every macro chosen; hashable. Made by calling a step: ladder[2](TILE=16)."""
+
+    step: Step
+    items: tuple[tuple[str, int], ...]
+
+    @cached_property
+    def macros(self) -> Macros:
+        """Every macro's value, in the order of the file."""
+        return MappingProxyType(dict(self.items))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The compiler's options, one per macro: ("-DTILE=16", ...)."""
+        return tuple(f"-D{name}={value}" for name, value in self.items)
+
+    @property
+    def label(self) -> str:
+        """What differs from the defaults, such as "TILE=16"; else "default"."""
+        changed = (
+            f"{m.name}={self.macros[m.name]}"
+            for m in self.step.macros
+            if self.macros[m.name] != m.default
+        )
+        return " ".join(changed) or "default"
+
+    @property
+    def key(self) -> str:
+        """The step and every macro, as records name it."""
+        return " ".join([self.step.stem, *(f"{name}={value}" for name, value in self.items)])
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Threads of a block along x and y."""
+        return self.step.block(self.macros)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return prod(self.block)
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """The block tile (BM, BN, BK): BM×BN elements of C, BK elements along K at a time."""
+        return self.step.tile(self.macros)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory of a block, in bytes."""
+        return self.step.shared_bytes(self.macros)
+
+    @property
+    def source_hash(self) -> str:
+        """A hash of the .cu file's tokens: comments and blanks don't count."""
+        return source_hash(self.step.source)
+
+    def grid(self, M: int, N: int) -> tuple[int, ...]:
+        """Blocks along x and y for an M×N result; (x, y, z) where y alone would pass its limit.
+
+        The kernels read blockIdx.z as a continuation of y, so that M or N may reach 2**31 - 1.
+        An empty result has no blocks.
+        """
+        BM, BN, _ = self.tile
+        rows, columns = -(-M // BM), -(-N // BN)
+        x, y = (rows, columns) if self.step.x_walks_rows(self.macros) else (columns, rows)
+        if y <= GRID_LIMITS[1]:
+            return x, y
+        z = -(-y // GRID_LIMITS[1])
+        return x, -(-y // z), z
+
+    def __repr__(self) -> str:
+        return f"<{self.key}>"
+
+
+class Ladder:
+    """The steps by number or stem: ladder[2] is ladder["02_tiled"]. Iterating gives the steps."""
+
+    def __init__(self, *steps: Step):
+        self._steps = {step.number: step for step in steps}
+
+    def __getitem__(self, key: int | str) -> Step:
+        for step in self:
+            if key in (step.number, step.stem):
+                return step
+        known = ", ".join(f"{step.number} ({step.stem})" for step in self)
+        raise KeyError(f"there is no step {key!r}; the steps are {known}")
+
+    def __contains__(self, key: object) -> bool:
+        return any(key in (step.number, step.stem, step) for step in self)
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self._steps.values())
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{step.number:2}  {step.title}" for step in self)
+
+
+_TOKEN = re.compile(
+    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[.\d][\w.]*|\w+|.""",
+    re.DOTALL,
+)
+
+
+def source_hash(source: str) -> str:
+    """16 hex digits that change with the tokens of a .cu text, not with comments or blanks."""
+    tokens = (found[0] for found in _TOKEN.finditer(source) if not found["skip"])
+    return hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:16]
+
+
+def _is_whole(value: object) -> bool:
+    try:
+        index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _choose(choices: Iterable[int], name: str = "") -> str:
+    return f"Choose {name + ' ' if name else ''}{_join(choices, 'or')}."
+
+
+def _join(words: Iterable, last: str) -> str:
+    *first, final = map(str, words)
+    return f"{', '.join(first)} {last} {final}" if first else final
+
+
+ladder = Ladder(
+    Step(
+        number=0,
+        stem="00_cublas",
+        title="cuBLAS",
+        summary="NVIDIA's library through cp.matmul: the yardstick.",
+    ),
+    Step(
+        number=1,
+        stem="01_naive",
+        title="Naive",
+        summary="One thread per element; nothing is shared.",
+        function="naive",
+        macros=(
+            Macro("COALESCED", 1, (0, 1), "1: x walks along the columns of C; 0: down its rows"),
+            Macro("BLOCK_X", 32, (8, 16, 32, 64), "threads of a block along x"),
+            Macro("BLOCK_Y", 32, (4, 8, 16, 32), "threads of a block along y"),
+        ),
+        block=lambda m: (m["BLOCK_X"], m["BLOCK_Y"]),
+        tile=lambda m: (
+            (m["BLOCK_Y"], m["BLOCK_X"], 1) if m["COALESCED"] else (m["BLOCK_X"], m["BLOCK_Y"], 1)
+        ),
+        x_walks_rows=lambda m: not m["COALESCED"],
+    ),
+    Step(
+        number=2,
+        stem="02_tiled",
+        title="Shared-memory tiles",
+        summary="A block loads tiles of A and B once and uses each element TILE times.",
+        function="tiled",
+        macros=(
+            Macro("TILE", 32, (8, 16, 32), "rows and columns of a tile", shown=(64,)),
+            Macro("ACCUMULATORS", 1, (1, 2, 4), "independent partial sums of a thread"),
+            Macro("LAYOUT", 0, (0, 1), "Bs in shared memory: 0: [k][col]; 1: [col][k]"),
+        ),
+        block=lambda m: (m["TILE"], m["TILE"]),
+        tile=lambda m: (m["TILE"], m["TILE"], m["TILE"]),
+        shared_bytes=lambda m: 2 * 4 * m["TILE"] ** 2,
+    ),
+)

@@ -1,0 +1,429 @@
+"""Times kernels on this machine's GPU, each beside cuBLAS, honestly.
+
+How one figure comes about (the same text goes into the record, see `PROTOCOL`):
+
+1. A, B are standard normal float32, the same arrays for the kernel and for cuBLAS; β = 0. The
+   result is compared with float64 before anything is timed, so TF32 in cuBLAS would be noticed too.
+2. Both run until two rounds agree within 3 %.
+3. Pairs: kernel and cuBLAS alternate, and so does which goes first, so that a drifting clock hits
+   both. Before each measurement a buffer larger than L2 is overwritten: the data come from DRAM.
+4. Times are CUDA events in the stream, around one launch. Where cuBLAS takes less than 0.1 ms, one
+   launch drowns in the few microseconds between two events, so several are launched back to back
+   and divided by their number; after the first of them L2 is warm ("launches" in the record).
+   The overwriting also keeps the GPU busy while Python queues the launches.
+5. Recorded are min, median, max of the times, and the median of the pairs' ratios with its 95 %
+   interval from order statistics (no distribution assumed).
+"""
+
+import argparse
+import contextlib
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from sgemm_lab.devices import device_named
+from sgemm_lab.ladder import Step, Variant, ladder
+from sgemm_lab.measure import records
+from sgemm_lab.paths import MEASUREMENTS, ROOT
+from sgemm_lab.run.backend import cp, gpu_available
+from sgemm_lab.run.launch import prepare
+
+SIZES = (256, 512, 1024, 2048, 4096, 6144, 8192)
+PROTOCOL = (
+    "random normal inputs, alpha 1, beta 0, checked against float64; CUDA events; L2 flushed "
+    "before each measurement by overwriting a buffer larger than it; kernel and cuBLAS alternate; "
+    "launches > 1: that many back to back, L2 warm after the first"
+)
+NO_GPU = (
+    "There is no NVIDIA GPU here, so nothing was timed. The charts show recorded runs; "
+    "on a GPU this call measures."
+)
+BATCH_MS = 0.1  # what lies between two events should last this long at least
+MAX_LAUNCHES = 20
+QUEUE_MS = 0.04  # what Python may need to queue one launch, with room to spare
+
+Size = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What `bench` measured: `runs` as they go into a record file, and `provenance`.
+
+    Empty where there is no GPU; `message` then says so.
+    """
+
+    runs: tuple[dict, ...] = ()
+    gpu_name: str = ""
+    provenance: dict = field(default_factory=dict)
+    message: str = ""
+
+    def __str__(self) -> str:
+        rows = [f"{'':44}{'N':>6}{'ms':>10}{'GFLOPS':>9}{'% of cuBLAS':>13}"] if self.runs else []
+        for run in self.runs:
+            M, N, K, ms = run["M"], run["N"], run["K"], run["ms"]["median"]
+            size = f"{N}" if M == N == K else f"{M}×{N}×{K}"
+            gflops, percent = 2 * M * N * K / ms * 1e-6, 100 * run["ratio"]["median"]
+            rows.append(f"{run['kernel']:44}{size:>6}{ms:10.3f}{gflops:9.0f}{percent:13.1f}")
+        return "\n".join([*rows, *filter(None, [self.message])])
+
+    __repr__ = __str__
+
+    def record(self) -> dict:
+        """The contents of a "measured" file. Raises RecordError for a GPU that devices.py lacks."""
+        device = device_named(self.gpu_name)
+        if device is None:
+            raise records.RecordError(
+                f"{self.gpu_name} is not in sgemm_lab/devices.py: add its data sheet, then record."
+            )
+        return {
+            "schema": records.SCHEMA,
+            "kind": "measured",
+            "gpu": device.key,
+            "gpu_name": self.gpu_name,
+            "provenance": self.provenance,
+            "runs": list(self.runs),
+        }
+
+
+def bench(
+    variants: Variant | Step | Iterable[Variant | Step],
+    sizes: Iterable[int | Size] = (1024, 2048, 4096),
+    *,
+    seconds: float = 0.3,
+    progress: Callable[[Sequence], Iterable] = iter,
+) -> Bench:
+    """Times each variant at each size (N, or M, N, K), paired with cuBLAS; about `seconds` a point.
+
+    A step stands for its default variant; step 0 paired with itself shows what the method cannot
+    tell apart. Ctrl-C ends the measuring and keeps what is there. Without a GPU nothing is timed, and
+    the result says so. Raises RuntimeError where a result is wrong, or cuBLAS would use TF32.
+    """
+    if not gpu_available():
+        return Bench(message=NO_GPU)
+    given = [variants] if isinstance(variants, Variant | Step) else variants
+    variants = [each() if isinstance(each, Step) else each for each in given]
+    wanted = [(size, variant) for size in map(_shape, sizes) for variant in variants]
+    runs, message, problem = [], "", None
+    stand = _Stand()
+    stand.heat_up()
+    with _Monitor(stand.bus_id) as monitor:
+        try:
+            for size, variant in progress(wanted):
+                if problem is None or problem.size != size:
+                    problem = stand.problem(size)
+                runs.append(stand.measure(variant, problem, seconds))
+        except KeyboardInterrupt:
+            message = f"Stopped after {len(runs)} of {len(wanted)} measurements; these are kept."
+    return Bench(tuple(runs), stand.gpu_name, stand.provenance() | monitor.summary(), message)
+
+
+def _shape(size: int | Size) -> Size:
+    return (size, size, size) if isinstance(size, int | np.integer) else tuple(size)
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """A confidence interval for the median, from order statistics (the sign test inverted).
+
+    With fewer than six values no such interval reaches 95 %: then it is the whole range.
+    """
+    ordered, n = sorted(values), len(values)
+    tail, cut = 0.0, 0
+    for below in range(n // 2):
+        tail += math.comb(n, below) / 2**n
+        if tail > (1 - confidence) / 2:
+            break
+        cut = below
+    return ordered[cut], ordered[n - 1 - cut]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Min, median and max, rounded to 5 significant digits, as records hold them."""
+    return {n: _round(f(values)) for n, f in (("min", min), ("median", median), ("max", max))}
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+@dataclass
+class _Problem:
+    """The arrays of one size, on the GPU, and what the rows `rows` of C must be."""
+
+    size: Size
+    A: object
+    B: object
+    C: object
+    rows: object
+    expected: object
+    bound: object
+
+    def call(self, variant: Variant) -> Callable[[], object]:
+        """A function that queues one product C = A·B and returns at once.
+
+        Raises RuntimeError for cuBLAS where CuPy was told to use TF32.
+        """
+        return prepare(variant, self.A, self.B, self.C)
+
+
+class _Stand:
+    """One GPU set up for timing: its stream, a buffer to flush L2 with, and cuBLAS."""
+
+    def __init__(self):
+        self.device = cp.cuda.Device()
+        properties = cp.cuda.runtime.getDeviceProperties(self.device.id)
+        name = properties["name"]
+        self.gpu_name = name.decode() if isinstance(name, bytes) else name
+        self.l2 = int(properties["l2CacheSize"])
+        self.flush_bytes = max(4 * self.l2, 64 << 20)
+        self.buffer = cp.empty(self.flush_bytes, np.uint8)
+        self.cublas = ladder[0]()
+        self.flush_ms = min(self._time(self.flush) for _ in range(5))
+
+    # -- timing
+
+    def flush(self) -> None:
+        self.buffer.data.memset_async(0, self.flush_bytes)
+
+    def _time(self, call: Callable[[], None], launches: int = 1) -> float:
+        """Milliseconds on the GPU for one of `launches` calls back to back."""
+        start, stop = cp.cuda.Event(), cp.cuda.Event()
+        start.record()
+        for _ in range(launches):
+            call()
+        stop.record()
+        stop.synchronize()
+        return cp.cuda.get_elapsed_time(start, stop) / launches
+
+    def time(self, call: Callable[[], None], launches: int) -> float:
+        """`_time` after L2 was flushed, for long enough that the launches are queued by then."""
+        for _ in range(math.ceil(QUEUE_MS * launches / max(self.flush_ms, 1e-3))):
+            self.flush()
+        return self._time(call, launches)
+
+    def heat_up(self, ms: float = 1000) -> None:
+        """Brings the clocks to where they stay under load."""
+        problem = self.problem((4096, 4096, 4096))
+        call = problem.call(self.cublas)
+        spent = 0.0
+        while spent < ms:
+            spent += 10 * self._time(call, 10)
+
+    # -- what is timed
+
+    def problem(self, size: Size) -> _Problem:
+        M, N, K = size
+        random = np.random.default_rng(0)
+        a, b = (random.standard_normal(s, dtype=np.float32) for s in ((M, K), (K, N)))
+        cp.get_default_memory_pool().free_all_blocks()
+        rows = cp.asarray(np.unique([0, M - 1, *random.integers(0, M, 30)]))
+        A, B, C = cp.asarray(a), cp.asarray(b), cp.empty((M, N), np.float32)
+        exact, wide = A[rows].astype(np.float64), B.astype(np.float64)
+        expected = exact @ wide
+        bound = math.sqrt(K) * float(np.finfo(np.float32).eps) * (cp.abs(exact) @ cp.abs(wide))
+        return _Problem(size, A, B, C, rows, expected, bound)
+
+    def check(self, variant: Variant, problem: _Problem) -> None:
+        """Raises RuntimeError unless C is right, in 32 of its rows, element by element."""
+        problem.C.fill(np.nan)
+        problem.call(variant)()
+        found = problem.C[problem.rows].astype(np.float64)
+        error = cp.abs(found - problem.expected) / problem.bound
+        worst = float(error.max())
+        if not worst <= 1:  # NaN fails too
+            raise RuntimeError(
+                f"{variant.key} is wrong at {'×'.join(map(str, problem.size))}: its largest error "
+                f"is {worst:.3g} times √K·eps·(|A||B|). Nothing was timed."
+            )
+
+    def measure(self, variant: Variant, problem: _Problem, seconds: float) -> dict:
+        """One entry of a record: `variant` at the problem's size, paired with cuBLAS."""
+        for each in (variant, self.cublas):
+            self.check(each, problem)
+        calls = [problem.call(each) for each in (variant, self.cublas)]
+        now = [self.time(call, 1) for call in calls]
+        for _ in range(10):
+            if sum(now) > 1000 * seconds:  # so slow that the check has warmed it up
+                break
+            before, now = now, [self.time(call, 1) for call in calls]
+            if all(abs(a - b) <= 0.03 * b for a, b in zip(before, now, strict=True)):
+                break
+        launches = max(1, min(MAX_LAUNCHES, math.ceil(BATCH_MS / now[1])))
+        pairs = [
+            self._pair(calls, launches, swapped=bool(index % 2))
+            for index in range(repeats(sum(now) * launches, 1000 * seconds))
+        ]
+        mine, theirs = zip(*pairs, strict=True)
+        ratios = [b / a for a, b in pairs]
+        low, high = median_interval(ratios)
+        M, N, K = problem.size
+        source = {"source_hash": variant.source_hash} if variant.step.function else {}
+        return {
+            "step": variant.step.number,
+            "kernel": variant.key,
+            "macros": dict(variant.macros),
+            **source,
+            "M": M,
+            "N": N,
+            "K": K,
+            "ms": spread(mine),
+            "cublas_ms": spread(theirs),
+            "ratio": {"low": _round(low), "median": _round(median(ratios)), "high": _round(high)},
+            "repeats": len(pairs),
+            "launches": launches,
+        }
+
+    def _pair(self, calls: list[Callable], launches: int, swapped: bool) -> tuple[float, float]:
+        order = (1, 0) if swapped else (0, 1)
+        times = {which: self.time(calls[which], launches) for which in order}
+        return times[0], times[1]
+
+    # -- where
+
+    def provenance(self) -> dict:
+        """What a reader needs to judge or repeat the figures."""
+        runtime = cp.cuda.runtime
+        from cupy.cuda import cublas, device, nvrtc
+
+        return {
+            "driver": _smi(self.bus_id, "driver_version")[0]
+            or f"CUDA {runtime.driverGetVersion()}",
+            "cuda": _dotted(runtime.runtimeGetVersion()),
+            "nvrtc": ".".join(map(str, nvrtc.getVersion())),
+            "cublas": str(cublas.getVersion(device.get_cublas_handle())),
+            "cupy": cp.__version__,
+            "date": datetime.now(UTC).date().isoformat(),
+            "commit": _commit(),
+            "l2_bytes": self.l2,
+            "flush_bytes": self.flush_bytes,
+            "protocol": PROTOCOL,
+        }
+
+    @property
+    def bus_id(self) -> str:
+        return cp.cuda.runtime.deviceGetPCIBusId(self.device.id)
+
+
+def repeats(pair_ms: float, budget_ms: float) -> int:
+    """How many pairs: 7 to 50 by the budget; fewer, but 3, where 7 would take over ten budgets."""
+    affordable = int(budget_ms / pair_ms)
+    if 7 * pair_ms > 10 * budget_ms:
+        return max(3, int(10 * budget_ms / pair_ms))
+    return max(7, min(50, affordable))
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _commit() -> str | None:
+    """The commit of the kernels, "+changes" where files differ from it; None where unknown."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.check_output(
+            ["git", "-C", str(ROOT), *arguments], text=True, stderr=subprocess.DEVNULL
+        ).strip()
+
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return git("rev-parse", "--short=12", "HEAD") + "+changes" * bool(
+            git("status", "--porcelain", "kernels")
+        )
+    return None
+
+
+def _smi(bus_id: str, *fields: str) -> list[str]:
+    """What nvidia-smi says about one GPU; empty strings where it is missing."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        line = subprocess.check_output(
+            ["nvidia-smi", f"--id={bus_id}", f"--query-gpu={','.join(fields)}",
+             "--format=csv,noheader,nounits"], text=True, timeout=20)  # fmt: skip
+        return [value.strip() for value in line.strip().split(",")]
+    return [""] * len(fields)
+
+
+_SAMPLED = {"clock_mhz": "clocks.sm", "power_w": "power.draw", "temperature_c": "temperature.gpu"}
+
+
+class _Monitor:
+    """Samples clock, power and temperature in the background, by nvidia-smi where there is one."""
+
+    def __init__(self, bus_id: str):
+        fields = ",".join(_SAMPLED.values())
+        self.command = ["nvidia-smi", f"--id={bus_id}", f"--query-gpu={fields}",
+                        "--format=csv,noheader,nounits", "--loop-ms=250"]  # fmt: skip
+
+    def __enter__(self):
+        self.samples = tempfile.TemporaryFile("w+")
+        self.process = None
+        if shutil.which(self.command[0]):  # in its own session: Ctrl-C is for the benchmark
+            self.process = subprocess.Popen(
+                self.command, stdout=self.samples, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+        return self
+
+    def __exit__(self, *exception):
+        if self.process:
+            self.process.terminate()
+            self.process.wait()
+        self.samples.seek(0)
+        self.lines = self.samples.read().splitlines()
+        self.samples.close()
+
+    def summary(self) -> dict:
+        """Min, median, max of what was sampled; what could not be read is left out."""
+        whole = (line.split(",") for line in self.lines if line.count(",") == len(_SAMPLED) - 1)
+        result = {}
+        for name, column in zip(_SAMPLED, zip(*whole, strict=True), strict=False):
+            with contextlib.suppress(ValueError):  # "[N/A]"
+                result[name] = spread([float(value) for value in column])
+        return result
+
+
+def _chosen(step: Step, vary: Iterable[str], everything: bool) -> list[Variant]:
+    """The variants of a step that differ from its default in the macros `vary` only, or all."""
+    kept = {} if everything else {m.name: m.default for m in step.macros if m.name not in vary}
+    return [v for v in step.variants() if kept.items() <= v.macros.items()]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m sgemm_lab bench`: 0 when something was measured, 2 without a GPU."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sgemm_lab bench",
+        description="Time kernels on this machine's GPU, each paired with cuBLAS, and record it.",
+    )
+    numbers = [step.number for step in ladder]
+    parser.add_argument("--steps", type=int, nargs="+", choices=numbers, default=numbers)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N")
+    parser.add_argument("--vary", nargs="+", default=[], metavar="MACRO",
+                        help="every legal value of these macros, e.g. COALESCED TILE")  # fmt: skip
+    parser.add_argument("--all-variants", action="store_true", help="every legal macro setting")
+    parser.add_argument("--seconds", type=float, default=0.3, help="about this long a point")
+    parser.add_argument("--out", type=Path, help="file to add to; default book/measurements/")
+    given = parser.parse_args(argv)
+
+    from tqdm import tqdm
+
+    chosen = [v for n in given.steps for v in _chosen(ladder[n], given.vary, given.all_variants)]
+    result = bench(chosen, given.sizes, seconds=given.seconds, progress=tqdm)
+    print(result)
+    if not result.gpu_name:
+        return 2
+    if not result.runs:
+        return 1
+    try:
+        record = result.record()
+        path = given.out or MEASUREMENTS / f"{record['gpu']}.json"
+        records.merge(path, record)
+    except records.RecordError as error:
+        print(f"Not recorded: {error}", file=sys.stderr)
+        return 1
+    print(f"Recorded in {path}")
+    return 0

@@ -1,0 +1,445 @@
+"""Recorded results: what `book/measurements/*.json` holds, checked when it is read.
+
+Four kinds of file, all written by programs and read here:
+
+- `<gpu>.json`, kind "measured": this book's kernels, timed by `python -m sgemm_lab bench`.
+- `<gpu>-<source>.json`, kind "reported": figures other people published, with their source. The
+  kernel was theirs; `step` and `macros` only say which of ours is closest (`step` may be null).
+- `counters.json`, `resources.json`: what the PTX machine counts and what ptxas reports for every
+  variant, written by `python -m sgemm_lab record` with the pinned NVRTC, recomputed by the tests.
+
+Times are milliseconds, rates GFLOPS = 2·M·N·K / t · 1e-9.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+
+import jsonschema
+
+from sgemm_lab.devices import devices
+from sgemm_lab.paths import MEASUREMENTS
+
+SCHEMA = 1
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90")  # resources.json has each of them
+SIZES = ((256, 256, 256), (129, 65, 97))  # counters.json: M, N, K; the second for defaults only
+
+
+class RecordError(ValueError):
+    """A measurement file that cannot be trusted; the message names the file, the place and why."""
+
+
+# ---------------------------------------------------------------------------------- the schema
+
+_POSITIVE = {"type": "number", "exclusiveMinimum": 0}
+_SIZE = {"type": "integer", "minimum": 1}
+_TEXT = {"type": "string", "minLength": 1}
+
+
+def _object(required: Iterable[str], **properties) -> dict:
+    return {"type": "object", "required": list(required), "properties": properties,
+            "additionalProperties": False}  # fmt: skip
+
+
+_SPREAD = _object(["median"], min=_POSITIVE, median=_POSITIVE, max=_POSITIVE)
+_RUN = _object(
+    ["step", "macros", "M", "N", "K"],
+    step={"type": ["integer", "null"], "minimum": 0},
+    kernel=_TEXT,
+    macros={"type": "object", "additionalProperties": {"type": "integer"}},
+    source_hash=_TEXT,
+    M=_SIZE,
+    N=_SIZE,
+    K=_SIZE,
+    ms=_SPREAD,
+    cublas_ms=_SPREAD,
+    ratio=_object(["median", "low", "high"], median=_POSITIVE, low=_POSITIVE, high=_POSITIVE),
+    repeats=_SIZE,  # pairs with cuBLAS
+    launches=_SIZE,  # back to back between two events; above 1, L2 is warm after the first
+    gflops=_POSITIVE,
+    note=_TEXT,
+)
+_RULES = {  # what each kind of run must have besides
+    "measured": {
+        "required": ["ms", "cublas_ms", "ratio", "repeats", "launches"],
+        "not": {"required": ["gflops"]},  # derived from ms
+    },
+    "reported": {"required": ["kernel"], "anyOf": [{"required": ["ms"]}, {"required": ["gflops"]}]},
+}
+
+
+def _schema(kind: str) -> dict:
+    header = ["schema", "kind", "gpu", "gpu_name", "provenance", "runs"]
+    return _object(
+        header + ["source", "label"] * (kind == "reported"),
+        schema={"const": SCHEMA},
+        kind={"const": kind},
+        gpu={"enum": list(devices)},
+        gpu_name=_TEXT,
+        source=_TEXT,
+        label=_TEXT,
+        provenance={"type": "object"},
+        runs={"type": "array", "items": {"allOf": [_RUN, _RULES[kind]]}},
+    )
+
+
+_VALIDATORS = {kind: jsonschema.Draft202012Validator(_schema(kind)) for kind in _RULES}
+
+
+def validate(record: Mapping, where: str = "record") -> None:
+    """Raises RecordError, naming the place and the way out, unless `record` is a good file."""
+    if not isinstance(record, Mapping) or record.get("kind") not in _VALIDATORS:
+        raise RecordError(f'{where}: "kind" must be one of {", ".join(_VALIDATORS)}')
+    if record.get("gpu") not in devices:
+        raise RecordError(
+            f"{where}: unknown GPU {record.get('gpu')!r}. Known are {', '.join(devices)}; "
+            "add its data sheet to sgemm_lab/devices.py first."
+        )
+    problem = jsonschema.exceptions.best_match(
+        _VALIDATORS[record["kind"]].iter_errors(record), key=lambda e: -len(e.absolute_path)
+    )
+    if problem is not None:
+        raise RecordError(f"{where}: {problem.json_path[2:] or 'top level'}: {problem.message}")
+    if record["kind"] == "reported":
+        return
+    seen = set()
+    for index, run in enumerate(record["runs"]):
+        at = f"{where}: runs[{index}]"
+        if run["step"] and "source_hash" not in run:
+            raise RecordError(f"{at}: a run of one of our kernels needs its source_hash")
+        for name in ("ms", "cublas_ms"):
+            low, middle, high = (run[name].get(k, run[name]["median"]) for k in _ORDER)
+            if not low <= middle <= high:
+                raise RecordError(f"{at}.{name}: min ≤ median ≤ max does not hold")
+        if _identity(run) in seen:
+            raise RecordError(f"{at}: the same kernel and size as an earlier run of this file")
+        seen.add(_identity(run))
+
+
+_ORDER = ("min", "median", "max")
+
+
+def _identity(run: Mapping) -> tuple:
+    return (run["step"], tuple(sorted(run["macros"].items())), run["M"], run["N"], run["K"])
+
+
+def read(path: Path) -> dict:
+    """The validated contents of one measured or reported file. Raises RecordError."""
+    path = Path(path)
+    record = _read_json(path)
+    validate(record, path.name)
+    return record
+
+
+def _read_json(path: Path):
+    def finite(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            raise RecordError(f"{path.name}: {text} is not a finite number")
+        return value
+
+    try:
+        return json.loads(path.read_text("utf-8"), parse_float=finite, parse_constant=finite)
+    except json.JSONDecodeError as error:
+        raise RecordError(
+            f"{path.name}: not complete JSON ({error}). Restore it with git, or measure again."
+        ) from None
+
+
+def write(path: Path, record: Mapping) -> None:
+    """Validates `record`, then replaces `path` in one step: a crash leaves the old file whole.
+
+    One run a line, so that a diff shows what changed.
+    """
+    path = Path(path)
+    validate(record, path.name)
+    head = {name: value for name, value in record.items() if name != "runs"}
+    _replace(path, head, "runs", [json.dumps(run, ensure_ascii=False) for run in record["runs"]])
+
+
+def _replace(path: Path, head: Mapping, name: str, lines: list[str], brackets: str = "[]") -> None:
+    opening = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
+    body = ",\n  ".join(lines)
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(
+        f'{opening},\n "{name}": {brackets[0]}\n  {body}\n {brackets[1]}\n}}\n', encoding="utf-8"
+    )
+    os.replace(scratch, path)
+
+
+def merge(path: Path, record: Mapping) -> None:
+    """Adds the runs of `record` to the measured file at `path`; a run of the same kernel and size
+    is replaced. Raises RecordError, changing nothing, where the two were taken on different
+    hardware or software: one file is one machine state.
+    """
+    path = Path(path)
+    if not path.exists():
+        return write(path, record)
+    old = read(path)
+    validate(record, "the new runs")
+    for name in ("gpu_name", "driver", "cuda", "cublas"):
+        was, now = (r.get(name, r["provenance"].get(name)) for r in (old, record))
+        if was != now:
+            raise RecordError(
+                f"{path.name} was measured with {name} {was}, this run with {now}. Nothing was "
+                f"changed; measure everything again into a new file (--out), or delete {path.name}."
+            )
+    runs = {_identity(run): run for run in [*old["runs"], *record["runs"]]}
+    write(path, {**record, "runs": [runs[key] for key in sorted(runs)]})
+
+
+# ------------------------------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True)
+class Run:
+    """One kernel at one size on one GPU."""
+
+    gpu: str  # a key of `devices`
+    kind: str  # "measured" or "reported"
+    label: str  # "measured", or the source's short name: "R3"
+    source: str  # who says so
+    kernel: str  # "02_tiled TILE=32 …", or the other author's kernel: "R3 step 2"
+    step: int | None
+    macros: Mapping[str, int] = field(hash=False)
+    M: int
+    N: int
+    K: int
+    ms: float | None  # median
+    ms_min: float | None
+    ms_max: float | None
+    repeats: int | None
+    published_gflops: float | None
+    cublas_gflops: float | None  # cuBLAS in the same session, at the same size
+    ratio: tuple[float, float, float] | None  # to cuBLAS: low, median, high of the pairs (95 %)
+    source_hash: str | None
+    note: str
+    provenance: Mapping = field(hash=False, repr=False)
+
+    @property
+    def gflops(self) -> float:
+        """The published rate where there is one, else 2·M·N·K / median time."""
+        return self.published_gflops or _gflops(self.M, self.N, self.K, self.ms)
+
+    @property
+    def pct_of_cublas(self) -> float | None:
+        """Per cent of cuBLAS: the median of the pairs where measured, else the quotient of the two
+        published rates; None where the source gives no cuBLAS at this size."""
+        if self.ratio:
+            return 100 * self.ratio[1]
+        return 100 * self.gflops / self.cublas_gflops if self.cublas_gflops else None
+
+    @property
+    def stale(self) -> bool:
+        """Whether the kernel's tokens have changed since this was measured."""
+        return _stale(self.step, self.source_hash)
+
+
+def _gflops(M: int, N: int, K: int, ms: float) -> float:
+    return 2 * M * N * K / ms * 1e-6
+
+
+def _stale(step: int | None, source_hash: str | None) -> bool:
+    from sgemm_lab.ladder import ladder
+
+    if not source_hash or step not in ladder:
+        return False  # someone else's kernel, or a step that is not here
+    return ladder[step]().source_hash != source_hash
+
+
+def _runs_of(record: Mapping) -> list[Run]:
+    cublas = {
+        (run["M"], run["N"], run["K"]): run.get("gflops") or _gflops(
+            run["M"], run["N"], run["K"], run["ms"]["median"])
+        for run in record["runs"] if run["step"] == 0
+    }  # fmt: skip
+
+    def one(run: Mapping) -> Run:
+        size = run["M"], run["N"], run["K"]
+        ms, ratio, reference = run.get("ms", {}), run.get("ratio"), run.get("cublas_ms")
+        return Run(
+            gpu=record["gpu"],
+            kind=record["kind"],
+            label=record.get("label", "measured"),
+            source=record.get("source", f"measured on {record['gpu_name']}"),
+            kernel=run.get("kernel") or f"step {run['step']}",
+            step=run["step"],
+            macros=MappingProxyType(run["macros"]),
+            M=size[0],
+            N=size[1],
+            K=size[2],
+            ms=ms.get("median"),
+            ms_min=ms.get("min"),
+            ms_max=ms.get("max"),
+            repeats=run.get("repeats"),
+            published_gflops=run.get("gflops") if record["kind"] == "reported" else None,
+            cublas_gflops=_gflops(*size, reference["median"]) if reference else cublas.get(size),
+            ratio=(ratio["low"], ratio["median"], ratio["high"]) if ratio else None,
+            source_hash=run.get("source_hash"),
+            note=run.get("note", ""),
+            provenance=MappingProxyType(record["provenance"]),
+        )
+
+    return [one(run) for run in record["runs"]]
+
+
+@lru_cache(maxsize=64)
+def _file(path: Path, changed: int) -> tuple[Run, ...]:
+    return tuple(_runs_of(read(path)))
+
+
+def load(directory: Path = MEASUREMENTS) -> tuple[Run, ...]:
+    """Every run of every measured and reported file, file by file in the order of their names.
+
+    Raises RecordError for a file that is not whole and valid.
+    """
+    paths = sorted(p for p in Path(directory).glob("*.json") if p.stem not in _TABLES)
+    return tuple(run for path in paths for run in _file(path, path.stat().st_mtime_ns))
+
+
+def runs(
+    gpu: str | None = None,
+    step: int | None = None,
+    macros: Mapping[str, int] | None = None,
+    N: int | None = None,
+    kind: str | None = None,
+    label: str | None = None,
+    directory: Path = MEASUREMENTS,
+) -> list[Run]:
+    """The runs that match everything given. `N` means the square M = N = K; `macros` may name only
+    some: those must be equal."""
+    wanted = {"gpu": gpu, "step": step, "kind": kind, "label": label}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    return [
+        run
+        for run in load(directory)
+        if all(getattr(run, name) == value for name, value in wanted.items())
+        and (N is None or run.M == run.N == run.K == N)
+        and all(run.macros.get(name) == value for name, value in dict(macros or {}).items())
+    ]
+
+
+# ------------------------------------------------------------------- counters and resources
+
+_TABLES = ("counters", "resources")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One row of counters.json or resources.json."""
+
+    values: Mapping[str, object] = field(hash=False)
+    source_hash: str
+    nvrtc: str
+    stale: bool
+
+    def __getattr__(self, name: str):
+        try:
+            return self.values[name]
+        except KeyError:
+            raise AttributeError(
+                f"{name!r} was not recorded; there are {', '.join(self.values)}"
+            ) from None
+
+
+def counters(variant, M: int = 256, N: int = 256, K: int = 256, directory: Path = MEASUREMENTS):
+    """What the PTX machine counted for `variant` at M×N×K: a Recorded whose attributes are those of
+    `profile(...).counters`. Raises LookupError with the command to run where none is recorded."""
+    return _lookup("counters", variant, f"{M}x{N}x{K}", directory)
+
+
+def resources(variant, arch: str, directory: Path = MEASUREMENTS) -> Recorded:
+    """What ptxas reported for `variant` on `arch` ("sm_75"): registers, shared_bytes, stack,
+    spill_stores, spill_loads. Raises LookupError as `counters` does."""
+    return _lookup("resources", variant, arch, directory)
+
+
+def _lookup(table: str, variant, column: str, directory: Path) -> Recorded:
+    path = Path(directory) / f"{table}.json"
+    key = f"{variant.key} {column}"
+    rows = _table(path, path.stat().st_mtime_ns) if path.exists() else {}
+    if key not in rows:
+        raise LookupError(f"no {table} recorded for {key}: run `python -m sgemm_lab record`")
+    row = dict(rows[key])
+    source_hash = row.pop("source_hash")
+    return Recorded(
+        nvrtc=row.pop("nvrtc"),
+        source_hash=source_hash,
+        stale=source_hash != variant.source_hash,
+        values=MappingProxyType(row),
+    )
+
+
+@lru_cache(maxsize=8)
+def _table(path: Path, changed: int) -> dict:
+    return _read_json(path)["rows"]
+
+
+def count(variant, M: int, N: int, K: int) -> dict:
+    """Profiles `variant` at M×N×K on the PTX machine, α = 1, β = 0, and returns its counters."""
+    import numpy as np
+
+    from sgemm_lab.run.profile import profile
+
+    random = np.random.default_rng(0)
+    A, B = (random.standard_normal(s, dtype=np.float32) for s in ((M, K), (K, N)))
+    C = np.zeros((M, N), np.float32)
+    i, f = np.int32, np.float32
+    args = (i(M), i(N), i(K), f(1), A, B, f(0), C)
+    step = variant.step
+    grid, block = variant.grid(M, N), variant.block
+    result = profile(step.source, step.function, grid, block, args, options=variant.options)
+    return _plain(result.counters)
+
+
+def compile_report(variant, arch: str) -> dict:
+    """What ptxas reports for `variant` on `arch`, as a plain dict."""
+    from sgemm_lab.run.resources import resources as measure
+
+    return _plain(measure(variant, arch))
+
+
+def _plain(value):
+    """A dataclass or mapping of numbers as JSON holds it."""
+    if is_dataclass(value):
+        value = {f.name: getattr(value, f.name) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return value.item() if hasattr(value, "item") else value
+
+
+def record(directory: Path = MEASUREMENTS, progress: Callable = iter) -> None:
+    """Writes counters.json and resources.json for every variant of every step that has a kernel."""
+    from sgemm_lab.ladder import ladder
+    from sgemm_lab.run.nvrtc import version
+
+    variants = [v for step in ladder if step.function for v in step.variants()]
+    tables = {name: {} for name in _TABLES}
+    for variant in progress(variants):
+        origin = {"source_hash": variant.source_hash, "nvrtc": version()}
+        for size in SIZES if variant == variant.step() else SIZES[:1]:
+            key = "{} {}x{}x{}".format(variant.key, *size)
+            tables["counters"][key] = count(variant, *size) | origin
+        for arch in ARCHS:
+            tables["resources"][f"{variant.key} {arch}"] = compile_report(variant, arch) | origin
+    for name, rows in tables.items():
+        lines = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items()]
+        _replace(Path(directory) / f"{name}.json", {"schema": SCHEMA}, "rows", lines, "{}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m sgemm_lab record`: recompute what the pages show of counters and resources."""
+    import argparse
+
+    from tqdm import tqdm
+
+    argparse.ArgumentParser(prog="python -m sgemm_lab record", description=main.__doc__).parse_args(
+        argv
+    )
+    record(progress=lambda variants: tqdm(variants, unit="variant"))
+    return 0

@@ -1,0 +1,659 @@
+"""PTX instructions → closures over the slots of a register file.
+
+Everything that can be known before a launch is worked out here, once a kernel: which slot an operand
+has, as what type it is read, which function computes it. `BUILDERS` is the table of what the machine
+knows; a closure takes the running batch (machine.py) and does one instruction for all its lanes.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import opcodes
+from .memory import LOCAL_WINDOW, SHARED_WINDOW, UNSIGNED, Shifted
+from .opcodes import DTYPES
+from .ptx import SIZES, Address, Imm, Instruction, Kernel, PtxError, Reg, Symbol, Vector
+
+WARP = 32
+BOOL = np.dtype(bool)
+
+
+@dataclass
+class Program:
+    """A kernel decoded: the register file's initial contents and a closure per instruction."""
+
+    kernel: Kernel
+    slots: dict = field(default_factory=dict)  # register, constant or special name → slot
+    file: list = field(default_factory=list)  # initial values
+    specials: dict[str, int] = field(default_factory=dict)  # "%tid.x" → slot
+    params: list = field(default_factory=list)  # (slot, offset, dtype)
+    symbols: list = field(default_factory=list)  # (slot, name) of global variables
+    layout: dict[str, int] = field(default_factory=dict)  # shared and local variables → offset
+    shared_size: int = 0
+    local_size: int = 0
+    code: list[list[Callable]] = field(default_factory=list)  # per block
+    barriers: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    live: list[frozenset[int]] = field(default_factory=list)
+    exits: list[tuple] = field(default_factory=list)
+    classes: list[Counter] = field(default_factory=list)  # per block: opcode class → instructions
+
+    def new_slot(self, key, value) -> int:
+        if key not in self.slots:
+            self.slots[key] = len(self.file)
+            self.file.append(value)
+        return self.slots[key]
+
+    def width(self, name: str) -> int:
+        """Bytes of a register; 0 for a predicate."""
+        return SIZES.get(self.kernel.registers[name], 0)
+
+    def register(self, name: str) -> int:
+        width = self.width(name)
+        return self.new_slot(name, np.zeros(1, UNSIGNED[width] if width else BOOL))
+
+    def source(self, operand, dtype: np.dtype) -> int:
+        """The slot of an operand that is read as `dtype`."""
+        match operand:
+            case Reg(name):
+                return self.register(name)
+            case Imm(value, bits):
+                if bits:
+                    raw = np.array([value], UNSIGNED[bits // 8])
+                elif dtype is BOOL:
+                    raw = np.array([bool(value)])
+                else:
+                    size = 8 * dtype.itemsize
+                    raw = np.array([value % (1 << size)], UNSIGNED[dtype.itemsize])
+                return self.new_slot((value, bits, raw.dtype), raw)
+            case Symbol(name):
+                return self.symbol(name, dtype)
+        raise PtxError(f"unexpected operand {operand}")
+
+    def symbol(self, name: str, dtype: np.dtype) -> int:
+        if name.startswith("%") or name == "WARP_SZ":
+            slot = self.new_slot(name, None)
+            self.specials[name] = slot
+            return slot
+        if name in self.layout:
+            value = np.array([self.layout[name]], UNSIGNED[dtype.itemsize])
+            return self.new_slot((name, dtype), value)
+        if name in self.kernel.variables:
+            slot = self.new_slot((name, dtype), None)
+            self.symbols.append((slot, name))
+            return slot
+        raise PtxError(f"{self.kernel.name}: nothing named {name}")
+
+    def target(self, operand) -> int | None:
+        return None if operand is None else self.register(operand.name)
+
+
+def _place(variables, space: str) -> tuple[dict[str, int], int]:
+    """Offsets of the variables of a space in the order of the text, and the bytes they take."""
+    layout, end = {}, 0
+    for variable in sorted((v for v in variables if v.space == space), key=lambda v: v.size == 0):
+        end = (end + variable.align - 1) // variable.align * variable.align
+        layout[variable.name] = end
+        end += variable.size
+    return layout, end
+
+
+def decode(kernel: Kernel) -> Program:
+    """Kernel → Program. Raises PtxError naming an opcode that the machine doesn't know, and its line."""
+    program = Program(kernel)
+    shared, program.shared_size = _place(kernel.variables.values(), "shared")
+    local, program.local_size = _place(kernel.variables.values(), "local")
+    program.layout = shared | local
+    for block in kernel.blocks:
+        program.code.append([_closure(program, ins) for ins in block.instructions])
+        program.classes.append(Counter(opcode_class(ins) for ins in block.instructions))
+        program.exits.append(_exit(program, block))
+        if block.exit[0] in ("branch", "switch") or block.exit[0] == "jump":
+            program.classes[-1]["branch"] += 1
+        elif block.exit[0] == "barrier":
+            program.classes[-1]["barrier"] += 1
+    program.live = [
+        frozenset(program.slots[name] for name in names if name in program.slots)
+        for names in kernel.live_in
+    ]
+    return program
+
+
+def _exit(program: Program, block) -> tuple:
+    match block.exit:
+        case ("branch", name, negated, taken, following):
+            return ("branch", program.register(name), negated, taken, following, block.exit_line)
+        case ("switch", name, targets):
+            return ("switch", program.register(name), targets)
+        case ("barrier", following):
+            barrier = block.barrier
+            if not {"sync", "aligned", "cta"}.issuperset(barrier.mods):
+                raise _unknown(program, barrier)
+            numbers = [program.source(op, DTYPES["u32"]) for op in barrier.operands]
+            return ("barrier", following, numbers, block.exit_line)
+    return block.exit
+
+
+def opcode_class(ins: Instruction) -> str:
+    """The class an instruction is counted under: ffma, float, integer, load.shared, …"""
+    op, mods = ins.op, ins.mods
+    if op in ("ld", "st", "atom", "red"):
+        space = next(
+            (m for m in mods if m in ("global", "shared", "local", "param", "const")), "generic"
+        )
+        return f"{ {'ld': 'load', 'st': 'store'}.get(op, 'atomic') }.{space}"
+    if op == "cp":
+        return "cp.async"
+    if op == "fma":
+        return "ffma" if mods[-1] == "f32" else "float"
+    if op in ("mov", "cvta", "selp", "cvt"):
+        return "move"
+    if op == "setp":
+        return "compare"
+    if op in ("shfl", "vote", "activemask", "bar", "match", "redux"):
+        return "warp"
+    return "float" if mods and mods[-1] in ("f16", "f32", "f64") else "integer"
+
+
+def _unknown(program: Program, ins: Instruction) -> PtxError:
+    return PtxError(
+        f"{program.kernel.name}: the PTX machine does not know `{ins.opcode}` "
+        f"(line {ins.line} of the .cu file)"
+    )
+
+
+def _closure(program: Program, ins: Instruction) -> Callable:
+    build = BUILDERS.get(ins.op)
+    step = build(program, ins) if build else None
+    if step is None:
+        raise _unknown(program, ins)
+    if ins.guard is None:
+        return step
+    predicate, negated = program.register(ins.guard[0]), ins.guard[1]
+
+    def guarded(m):
+        with m.narrowed(predicate, negated) as any_lane:
+            if any_lane:
+                step(m)
+
+    return guarded
+
+
+def _apply(function, dtypes, target: int, sources: list[int]) -> Callable:
+    """A closure that reads 1 to 4 slots as the given dtypes and writes function(…) to a slot."""
+    if len(sources) == 2:
+        (a, b), (ta, tb) = sources, dtypes
+
+        def two(m):
+            r = m.registers
+            x, y = r[a], r[b]
+            if x.dtype is not ta:
+                x = x.view(ta)
+            if y.dtype is not tb:
+                y = y.view(tb)
+            m.write(target, function(x, y))
+
+        return two
+    if len(sources) == 3:
+        (a, b, c), (ta, tb, tc) = sources, dtypes
+
+        def three(m):
+            r = m.registers
+            x, y, z = r[a], r[b], r[c]
+            if x.dtype is not ta:
+                x = x.view(ta)
+            if y.dtype is not tb:
+                y = y.view(tb)
+            if z.dtype is not tc:
+                z = z.view(tc)
+            m.write(target, function(x, y, z))
+
+        return three
+    pairs = list(zip(sources, dtypes, strict=True))
+    return lambda m: m.write(target, function(*(m.registers[s].view(t) for s, t in pairs)))
+
+
+def _elementwise(program: Program, ins: Instruction):
+    mods, kind = ins.mods[:-1], ins.mods[-1]
+    if kind not in DTYPES or not opcodes.MODIFIERS.issuperset(mods):
+        return None
+    function, dtypes = opcodes.ELEMENTWISE[ins.op](mods, DTYPES[kind])
+    target, *operands = ins.operands
+    sources = [program.source(op, dtype) for op, dtype in zip(operands, dtypes, strict=True)]
+    return _apply(function, dtypes, program.target(target), sources)
+
+
+def _add(program: Program, ins: Instruction):
+    """add and sub: an integer vector moved by a uniform amount stays a Shifted."""
+    general = _elementwise(program, ins)
+    if general is None or ins.mods[-1][0] == "f" or "sat" in ins.mods:
+        return general
+    target = program.target(ins.operands[0])
+    dtype = UNSIGNED[DTYPES[ins.mods[-1]].itemsize]
+    a, b = (program.source(op, dtype) for op in ins.operands[1:])
+    sign, modulus = (-1 if ins.op == "sub" else 1), 1 << 8 * dtype.itemsize
+
+    def add(m):
+        x, y = m.registers[a], m.registers[b]
+        if len(x) == 1 and sign == 1:
+            x, y = y, x
+        if len(y) > 1 or len(x) == 1:
+            return general(m)
+        step = sign * int(y.view(dtype)[0])
+        if type(x) is Shifted:
+            vec, step = x.vec, x.shift + step
+        else:
+            vec = x.view(dtype)
+        m.write(target, Shifted(vec, step % modulus))
+
+    return add
+
+
+def _mov(program: Program, ins: Instruction):
+    target, source = ins.operands
+    kind = ins.mods[-1]
+    if isinstance(target, Vector) or isinstance(source, Vector):
+        return _pack(program, ins)
+    slot, to = program.source(source, DTYPES[kind]), program.target(target)
+    return lambda m: m.write(to, m.registers[slot])
+
+
+def _pack(program: Program, ins: Instruction):
+    """mov.b64 %rd, {%r1, %r2} and mov.b64 {%r1, %r2}, %rd."""
+    target, source = ins.operands
+    wide = UNSIGNED[SIZES[ins.mods[-1]]]
+    if isinstance(source, Vector):
+        narrow = UNSIGNED[wide.itemsize // len(source.parts)]
+        parts = [program.source(part, narrow) for part in source.parts]
+        to = program.target(target)
+
+        def pack(m):
+            total = 0
+            for n, part in enumerate(parts):
+                value = m.registers[part].view(narrow).astype(wide)
+                total = total | value << wide.type(8 * narrow.itemsize * n)
+            m.write(to, total)
+
+        return pack
+    narrow = UNSIGNED[wide.itemsize // len(target.parts)]
+    slot = program.source(source, wide)
+    targets = [program.target(part) for part in target.parts]
+
+    def unpack(m):
+        value = m.registers[slot].view(wide)
+        for n, to in enumerate(targets):
+            if to is not None:
+                m.write(to, (value >> wide.type(8 * narrow.itemsize * n)).astype(narrow))
+
+    return unpack
+
+
+def _cvta(program: Program, ins: Instruction):
+    """Between a space's own addresses and generic ones; global addresses are generic already."""
+    target, source = ins.operands
+    slot, to = program.source(source, DTYPES["u64"]), program.target(target)
+    base = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(ins.mods[-2], 0)
+    step = np.array([-base if "to" in ins.mods else base], "i8").view("u8")
+    if not base:
+        return lambda m: m.write(to, m.registers[slot])
+    return lambda m: m.write(to, m.registers[slot].view(DTYPES["u64"]) + step)
+
+
+def _cvt(program: Program, ins: Instruction):
+    *mods, to_kind, of_kind = ins.mods
+    if to_kind not in DTYPES or of_kind not in DTYPES:
+        return None
+    to, of = DTYPES[to_kind], DTYPES[of_kind]
+    function = opcodes.conversion(tuple(mods), to, of)
+    if function is None:
+        return None
+    target, source = ins.operands
+    slot, out = program.source(source, of), program.target(target)
+    held = (
+        UNSIGNED[program.width(source.name)] if isinstance(source, Reg) else UNSIGNED[of.itemsize]
+    )
+    kept = np.dtype(f"{'i' if to.kind == 'i' else 'u'}{program.width(target.name)}")
+    narrow = held.itemsize != of.itemsize
+
+    def cvt(m):
+        value = m.registers[slot].view(held)
+        if narrow:
+            value = value.astype(UNSIGNED[of.itemsize])
+        value = function(value.view(of))
+        m.write(out, value if to.itemsize == kept.itemsize else _widened(value, kept))
+
+    return cvt
+
+
+def _widened(value: np.ndarray, kept: np.dtype) -> np.ndarray:
+    """A value narrower than its register, sign- or zero-extended by its own type."""
+    raw = value if value.dtype.kind in "iu" else value.view(UNSIGNED[value.dtype.itemsize])
+    return raw.astype(kept)
+
+
+def _setp(program: Program, ins: Instruction):
+    name, *mods, kind = ins.mods
+    combine = next((opcodes.COMBINE[m] for m in mods if m in opcodes.COMBINE), None)
+    if kind not in DTYPES or set(mods) - {"ftz"} - set(opcodes.COMBINE):
+        return None
+    dtype = DTYPES[kind]
+    compare = opcodes.comparison(name, dtype)
+    if compare is None:
+        return None
+    target, *operands = ins.operands
+    targets = [
+        program.target(t) for t in (target.parts if isinstance(target, Vector) else [target])
+    ]
+    a, b = (program.source(op, dtype) for op in operands[:2])
+    if combine is None and len(targets) == 1:
+        return _apply(compare, (dtype, dtype), targets[0], [a, b])
+    extra = program.source(operands[2], BOOL) if combine else None
+
+    def setp(m):
+        r = m.registers
+        holds = compare(r[a].view(dtype), r[b].view(dtype))
+        for to, value in zip(targets, (holds, ~holds), strict=False):
+            if to is not None:
+                m.write(to, combine(value, r[extra].view(BOOL)) if combine else value)
+
+    return setp
+
+
+# --- memory instructions ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load, store or atomic of a program, as decoded: what the counters are told of."""
+
+    ins: Instruction
+    space: str  # global, shared, local, const, generic
+    kind: str  # load, store, atomic, copy
+    slot: int
+    offset: int
+    unit: int  # bytes of one component
+    count: int  # components: 1, 2, 4
+
+    @property
+    def size(self) -> int:
+        return self.unit * self.count
+
+    @property
+    def line(self) -> int:
+        return self.ins.line
+
+
+_SPACES = ("global", "shared", "local", "const", "param")
+_MEMORY_MODS = {
+    "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "volatile", "relaxed", "weak", "acquire",
+    "release", "gpu", "cta", "sys", "v2", "v4", "L2", "evict_last", "evict_first",
+} | set(_SPACES)  # fmt: skip
+
+
+def _access(program: Program, ins: Instruction, kind: str, address: Address) -> Access | None:
+    mods = [m for m in ins.mods[:-1] if not m.startswith(("L1", "L2"))]
+    if ins.mods[-1] not in SIZES or (kind != "atomic" and not _MEMORY_MODS.issuperset(mods)):
+        return None
+    space = next((m for m in mods if m in _SPACES), "generic")
+    count = next((int(m[1]) for m in mods if m in ("v2", "v4")), 1)
+    return Access(
+        ins,
+        "global" if space == "const" else space,
+        kind,
+        program.source(address.base, DTYPES["u64"]),
+        address.offset,
+        SIZES[ins.mods[-1]],
+        count,
+    )
+
+
+def _ld(program: Program, ins: Instruction):
+    target, address = ins.operands
+    targets = [
+        program.target(t) for t in (target.parts if isinstance(target, Vector) else [target])
+    ]
+    if "param" in ins.mods:
+        return _ld_param(program, ins, targets, address)
+    access = _access(program, ins, "load", address)
+    if access is None:
+        return None
+    extend = _extension(program, ins, target)
+
+    def ld(m):
+        units, elements = m.locate(access)
+        for n, to in enumerate(targets):
+            value = (
+                units[n:].take(elements, mode="clip") if n else units.take(elements, mode="clip")
+            )
+            if to is not None:
+                m.write(to, extend(value) if extend else value)
+
+    return ld
+
+
+def _extension(program: Program, ins: Instruction, target):
+    """How a loaded value narrower than its register is widened, or None where it fits."""
+    dtype = DTYPES[ins.mods[-1]]
+    first = next(t for t in (target.parts if isinstance(target, Vector) else [target]) if t)
+    width = program.width(first.name)
+    if width == dtype.itemsize:
+        return None
+    kept = np.dtype(f"{'i' if dtype.kind == 'i' else 'u'}{width}")
+    return lambda value: value.view(dtype).astype(kept)
+
+
+def _ld_param(program: Program, ins: Instruction, targets, address: Address):
+    param = next((p for p in program.kernel.params if p.name == address.base.name), None)
+    if param is None:
+        return None
+    dtype, steps = DTYPES[ins.mods[-1]], []
+    extend = _extension(program, ins, ins.operands[0])
+    for n, to in enumerate(targets):
+        offset = param.offset + address.offset + n * dtype.itemsize
+        slot = program.new_slot(("param", offset, dtype), None)
+        if (slot, offset, UNSIGNED[dtype.itemsize]) not in program.params:
+            program.params.append((slot, offset, UNSIGNED[dtype.itemsize]))
+        steps.append((to, slot))
+
+    def ld_param(m):
+        for to, slot in steps:
+            value = m.registers[slot]
+            m.write(to, extend(value) if extend else value)
+
+    return ld_param
+
+
+def _st(program: Program, ins: Instruction):
+    address, source = ins.operands
+    access = _access(program, ins, "store", address)
+    if access is None:
+        return None
+    unit = UNSIGNED[access.unit]
+    parts = source.parts if isinstance(source, Vector) else [source]
+    slots = [program.source(part, unit) for part in parts]
+    held = [UNSIGNED[program.width(part.name)] if isinstance(part, Reg) else unit for part in parts]
+
+    def st(m):
+        units, elements = m.locate(access)
+        mask = m.mask
+        for n, slot in enumerate(slots):
+            value = m.registers[slot].view(held[n])
+            if held[n] is not unit:
+                value = value.astype(unit)
+            place = units[n:] if n else units
+            if mask is None:
+                place[elements] = value
+            else:
+                lanes = elements[mask] if len(elements) > 1 else elements
+                place[lanes] = value[mask] if len(value) > 1 else value
+
+    return st
+
+
+def _atom(program: Program, ins: Instruction):
+    result = ins.op == "atom"
+    target, address, *values = ins.operands if result else (None, *ins.operands)
+    name = next((m for m in ins.mods if m in opcodes.ATOMIC or m == "cas"), None)
+    access = _access(program, ins, "atomic", address)
+    if name is None or access is None or ins.mods[-1] not in DTYPES:
+        return None
+    dtype = DTYPES[ins.mods[-1]]
+    slots = [program.source(value, dtype) for value in values]
+    to = program.target(target) if result else None
+
+    def atom(m):
+        units, elements = m.locate(access)
+        places = np.broadcast_to(elements, m.lanes)
+        operands = [np.broadcast_to(m.registers[s].view(dtype), m.lanes) for s in slots]
+        old = np.zeros(m.lanes, dtype)
+        cells = units.view(dtype)
+        lanes = range(m.lanes) if m.mask is None else np.flatnonzero(m.mask)
+        for lane in lanes:  # one after another, in the order of lanes: as if the hardware chose it
+            place = places[lane]
+            before = old[lane] = cells[place]
+            if name == "cas":
+                cells[place] = operands[1][lane] if before == operands[0][lane] else before
+            else:
+                cells[place] = opcodes.ATOMIC[name](before, operands[0][lane])
+        if to is not None:
+            m.write(to, old)
+
+    return atom
+
+
+def _cp(program: Program, ins: Instruction):
+    """cp.async: the data is fetched at once and lands in shared memory at the wait that covers it."""
+    if ins.mods[0] != "async":
+        return None
+    if ins.mods[1] == "commit_group":
+        return lambda m: m.commit_copies()
+    if ins.mods[1] == "wait_group":
+        keep = ins.operands[0].value
+        return lambda m: m.land_copies(keep)
+    if ins.mods[1] == "wait_all":
+        return lambda m: m.land_copies(None)
+    if ins.mods[1] not in ("ca", "cg") or ins.mods[2] not in ("shared", "global"):
+        return None
+    destination, source, size, *rest = ins.operands
+    words = size.value // 4
+    put = Access(
+        ins,
+        "shared",
+        "copy",
+        program.source(destination.base, DTYPES["u64"]),
+        destination.offset,
+        4,
+        words,
+    )
+    get = Access(
+        ins, "global", "copy", program.source(source.base, DTYPES["u64"]), source.offset, 4, words
+    )
+    given = program.source(rest[0], DTYPES["u32"]) if rest else None
+    if len(rest) > 1 or size.value not in (4, 8, 16):
+        return None
+    return lambda m: m.start_copy(put, get, given)
+
+
+# --- warps -----------------------------------------------------------------------------------------
+
+
+def _shfl(program: Program, ins: Instruction):
+    if ins.mods[0] != "sync":
+        return None
+    mode = ins.mods[1]
+    target, value, lane, clamp, members = ins.operands
+    targets = target.parts if isinstance(target, Vector) else (target, None)
+    to, holds = (program.target(t) for t in targets)
+    u32 = DTYPES["u32"]
+    slots = [program.source(op, u32) for op in (value, lane, clamp, members)]
+
+    def shfl(m):
+        values, by, bound, named = (
+            np.broadcast_to(m.registers[s].view(u32), m.lanes).reshape(-1, WARP).astype("i8")
+            for s in slots
+        )
+        m.require_members(named, ins)
+        here = np.arange(WARP)
+        segment, limit = bound >> 8 & 31, bound & 31
+        last, first = here & segment | limit & ~segment, here & segment
+        place = {
+            "up": here - by, "down": here + by, "bfly": here ^ by, "idx": first | by & 31 & ~segment,
+        }[mode]  # fmt: skip
+        inside = place >= last if mode == "up" else place <= last
+        place = np.where(inside, place, here)
+        m.write(to, np.take_along_axis(values, place & 31, axis=1).astype(u32).reshape(-1))
+        if holds is not None:
+            m.write(holds, np.broadcast_to(inside, values.shape).reshape(-1))
+
+    return shfl
+
+
+def _vote(program: Program, ins: Instruction):
+    if ins.mods[0] != "sync" or ins.mods[1] not in ("all", "any", "uni", "ballot"):
+        return None
+    target, predicate, members = ins.operands
+    to, slot = program.target(target), program.source(predicate, BOOL)
+    group = program.source(members, DTYPES["u32"])
+    mode = ins.mods[1]
+
+    def vote(m):
+        named = np.broadcast_to(m.registers[group].view(DTYPES["u32"]), m.lanes).reshape(-1, WARP)
+        m.require_members(named, ins)
+        votes = np.broadcast_to(m.registers[slot].view(BOOL), m.lanes).reshape(-1, WARP)
+        voting = m.active_lanes().reshape(-1, WARP)
+        yes = votes & voting
+        if mode == "ballot":
+            weights = np.uint32(1) << np.arange(WARP, dtype="u4")
+            answer = (yes * weights).sum(axis=1, dtype="u4")
+        elif mode == "any":
+            answer = yes.any(axis=1)
+        elif mode == "all":
+            answer = (votes | ~voting).all(axis=1)
+        else:
+            answer = (votes | ~voting).all(axis=1) | ~yes.any(axis=1)
+        m.write(to, np.repeat(answer, WARP))
+
+    return vote
+
+
+def _activemask(program: Program, ins: Instruction):
+    to = program.target(ins.operands[0])
+
+    def activemask(m):
+        weights = np.uint32(1) << np.arange(WARP, dtype="u4")
+        bits = (m.active_lanes().reshape(-1, WARP) * weights).sum(axis=1, dtype="u4")
+        m.write(to, np.repeat(bits, WARP))
+
+    return activemask
+
+
+def _nothing(program: Program, ins: Instruction):
+    return lambda m: None
+
+
+def _trap(program: Program, ins: Instruction):
+    def trap(m):
+        raise m.fault("trap", "the kernel executed a trap", ins.line, m.first_lane())
+
+    return trap
+
+
+BUILDERS: dict[str, Callable] = {
+    **dict.fromkeys(opcodes.ELEMENTWISE, _elementwise),
+    **dict.fromkeys(("add", "sub"), _add),
+    **dict.fromkeys(("atom", "red"), _atom),
+    # fences order what this machine does in order anyway; bar.warp.sync finds its lanes together
+    **dict.fromkeys(("membar", "fence", "bar", "prefetch", "nanosleep", "discard"), _nothing),
+    "mov": _mov,
+    "cvta": _cvta,
+    "cvt": _cvt,
+    "setp": _setp,
+    "ld": _ld,
+    "st": _st,
+    "cp": _cp,
+    "shfl": _shfl,
+    "vote": _vote,
+    "activemask": _activemask,
+    "trap": _trap,
+}

@@ -1,0 +1,480 @@
+"""Runs a PTX kernel, lane for lane, many thread blocks at once.
+
+A register is a NumPy vector over the lanes of a batch of blocks; a value that is the same in every
+lane is a vector of length 1, and broadcasting does the rest. Each instruction was decoded once into
+a closure over slots of the register file (decode.py); here it costs one or two NumPy calls for
+thousands of lanes.
+
+Divergence: the lanes of a batch stand at a set of fronts, one (block of code, mask) each. The front
+with the lowest block runs next, and fronts that meet merge, so lanes reconverge where the code does.
+A write under a partial mask keeps the old value of the other lanes only where a waiting front still
+reads that register (its live registers say so): a guard around a whole loop costs nothing.
+Lanes park at a barrier and go on when every lane of their block that hasn't returned has arrived.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .decode import BOOL, WARP, Access, Program
+from .memory import POISON, SHARED_WINDOW, GlobalMemory, Reach, Shifted, Space
+from .ptx import Instruction, PtxError
+
+LANES = 1 << 15  # lanes a batch aims for: its vectors then fit in a core's L2 cache
+EXIT = -1
+
+
+class Fault(RuntimeError):
+    """What the hardware would call an exception: where, who, and what was touched.
+
+    kind: "out-of-bounds", "misaligned", "deadlock", "trap"; line: of the .cu file;
+    block, thread: (x, y, z) of the first offender.
+    """
+
+    def __init__(self, kind: str, message: str, line: int, block=None, thread=None):
+        super().__init__(message)
+        self.kind, self.line, self.block, self.thread = kind, line, block, thread
+
+
+class _Everything:
+    def __contains__(self, _) -> bool:
+        return True
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Narrowed:
+    """Within it, only the lanes whose predicate holds are active, and all others keep their values."""
+
+    def __init__(self, batch: "Batch", predicate: int, negated: bool):
+        self.batch, self.predicate, self.negated = batch, predicate, negated
+
+    def __enter__(self) -> bool:
+        m = self.batch
+        self.saved = m.mask, m.count, m.kept
+        holds = np.broadcast_to(m.registers[self.predicate].view(BOOL) ^ self.negated, m.lanes)
+        lanes = holds if m.mask is None else holds & m.mask
+        m.count = int(np.count_nonzero(lanes))
+        if m.count < m.lanes:
+            m.mask, m.kept = lanes, _Everything()
+        return m.count > 0
+
+    def __exit__(self, *_):
+        self.batch.mask, self.batch.count, self.batch.kept = self.saved
+
+
+class Batch:
+    """The lanes of some thread blocks while they run one kernel."""
+
+    def __init__(self, launch: "Launch", numbers: np.ndarray):
+        program, threads = launch.program, launch.threads
+        padded = -(-threads // WARP) * WARP
+        self.launch, self.program, self.numbers = launch, program, numbers
+        self.lanes, self.padded = len(numbers) * padded, padded
+        self.registers = list(launch.file)
+        self.reaches: dict[int, Reach] = {}
+        self.watch = launch.watch
+        for name, slot in program.specials.items():
+            self.registers[slot] = self.special(name)
+        for slot, value in enumerate(self.registers):
+            if value is None:
+                self.registers[slot] = np.zeros(1, "u8")
+        self.mask = None
+        self.alive = None  # lanes that have not returned; None while that is all of them
+        if padded != threads:
+            lane = np.tile(np.arange(padded), len(numbers))
+            self.mask = self.alive = lane < threads
+        self.count = self.living = len(numbers) * threads
+        self.kept: frozenset[int] | _Everything = frozenset()
+        self.spaces = {
+            "shared": self.own("shared", launch.shared_size, len(numbers), padded),
+            "local": self.own("local", program.local_size, self.lanes, 1),
+        }
+        self.copies: list = []
+        self.commits = np.zeros(1, "i8")
+
+    def own(self, name: str, size: int, copies: int, lanes_each: int) -> Space:
+        """A space of which each block or lane has its own copy, filled with poison."""
+        stride = -(-size // 16) * 16
+        data = np.full(copies * stride, POISON, np.uint8)
+        starts = np.repeat(np.arange(copies, dtype=np.intp) * stride, lanes_each)
+        return Space(name, data, size, starts)
+
+    def special(self, name: str) -> np.ndarray:
+        launch = self.launch
+        base, _, axis = name[1:].partition(".")
+        n = "xyz".find(axis) if axis else 0
+        (bx, by, _), (gx, gy, _) = launch.block, launch.grid
+        thread = np.arange(self.padded)
+        one_block = {
+            "tid": (thread % bx, thread // bx % by, thread // (bx * by))[n],
+            "laneid": thread % WARP,
+            "warpid": thread // WARP,
+        }
+        if base in one_block:
+            return np.tile(one_block[base].astype("u4"), len(self.numbers))
+        if base == "ctaid":
+            number = self.numbers
+            index = (number % gx, number // gx % gy, number // (gx * gy))[n]
+            return np.repeat(index.astype("u4"), self.padded)
+        uniform = {
+            "ntid": launch.block[n], "nctaid": launch.grid[n], "_SZ": WARP, "nwarpid": self.padded // WARP,
+        }  # fmt: skip
+        if name == "WARP_SZ":
+            return np.array([WARP], "u4")
+        if base.startswith("lanemask_"):
+            lane = np.arange(self.padded) % WARP
+            below = (1 << lane) - 1
+            mask = {"lt": below, "le": below | 1 << lane, "eq": 1 << lane,
+                    "ge": ~below, "gt": ~(below | 1 << lane)}[base[9:]]  # fmt: skip
+            return np.tile((mask & 0xFFFFFFFF).astype("u4"), len(self.numbers))
+        if base not in uniform:
+            raise PtxError(
+                f"{self.program.kernel.name}: no special register {name} on the PTX machine"
+            )
+        return np.array([uniform[base]], "u4")
+
+    # registers and masks
+
+    def write(self, slot: int, value) -> None:
+        if self.kept and slot in self.kept:
+            old = self.registers[slot]
+            if type(value) is Shifted:
+                value = value.view(value.vec.dtype)
+            value = np.where(self.mask, value, old.view(value.dtype))
+        self.registers[slot] = value
+
+    def active_lanes(self) -> np.ndarray:
+        return np.ones(self.lanes, bool) if self.mask is None else self.mask
+
+    def first_lane(self) -> int:
+        return 0 if self.mask is None else int(np.argmax(self.mask))
+
+    def narrowed(self, predicate: int, negated: bool) -> _Narrowed:
+        return _Narrowed(self, predicate, negated)
+
+    def require_members(self, named: np.ndarray, ins: Instruction) -> None:
+        """Every lane that a .sync instruction names must be executing it with the others."""
+        voting = self.active_lanes().reshape(-1, WARP)
+        bits = (voting * (1 << np.arange(WARP, dtype="i8"))).sum(axis=1)
+        missing = voting & (named & ~bits[:, None] & 0xFFFFFFFF != 0)
+        if self.alive is not None:
+            gone = (~self.alive.reshape(-1, WARP) * (1 << np.arange(WARP, dtype="i8"))).sum(axis=1)
+            missing &= named & ~bits[:, None] & ~gone[:, None] & 0xFFFFFFFF != 0
+        if missing.any():
+            lane = int(np.argmax(missing))
+            raise self.fault(
+                "warp-mask",
+                f"{ins.opcode} names lanes in its mask that are not executing it",
+                ins.line,
+                lane,
+            )
+
+    # memory
+
+    def locate(self, access: Access) -> tuple[np.ndarray, np.ndarray]:
+        """(memory as unsigned integers of access.unit bytes from the lowest address on, indices).
+
+        Raises Fault where an active lane would leave its array or is misaligned.
+        """
+        value = self.registers[access.slot]
+        if type(value) is Shifted:
+            vec, shift = value.vec, value.shift
+        else:
+            vec, shift = value, 0
+        reach = self.reaches.get(access.slot)
+        if reach is None or reach.vec is not vec or reach.mask is not self.mask:
+            reach = self.reaches[access.slot] = Reach(vec, self.mask)
+        start = (reach.lowest + shift + access.offset) % (1 << 8 * vec.itemsize)
+        space, name = access.space, access.space
+        if space == "generic":
+            name = "shared" if start >> 60 == 1 else "local" if start >> 60 == 2 else "global"
+            start &= SHARED_WINDOW - 1
+        if name == "global":
+            region = self.launch.memory.find(start)
+            home = _GLOBAL
+            position = start - region.base if region else -1
+            size = region.nbytes if region else 0
+        else:
+            region = home = self.spaces[name]
+            position, size = start, home.size
+        if (
+            position < 0
+            or position + reach.span + access.size > size
+            or (start | reach.low_bits) & (access.size - 1)
+            or (
+                access.kind != "load"
+                and name == "global"
+                and not region.writeable
+                and access.kind != "copy"
+            )
+        ):
+            return self.scattered(access, reach, shift)
+        if self.watch is not None:
+            self.watch.access(self, access, name, reach, start)
+        units = region.units(access.unit)
+        return units[position // access.unit :], reach.elements(access.unit, home)
+
+    def scattered(self, access: Access, reach: Reach, shift: int):
+        """The slow path: lanes that fault, or that address several arrays at once."""
+        addresses = np.broadcast_to(reach.vec, self.lanes).astype("u8")
+        addresses = addresses + np.uint64((shift + access.offset) % (1 << 64))
+        if reach.vec.itemsize == 4:
+            addresses = addresses & np.uint64(0xFFFFFFFF)
+        active = np.flatnonzero(self.active_lanes())
+        for lane in active:
+            self.check_lane(access, int(lane), int(addresses[lane]))
+        raise PtxError(
+            f"{self.program.kernel.name}, line {access.line}: one instruction whose lanes address "
+            "different arrays is not covered by the PTX machine"
+        )
+
+    def check_lane(self, access: Access, lane: int, address: int) -> None:
+        """Raise the Fault of this lane's access, if it has one."""
+        verb = {"load": "reads", "store": "writes", "atomic": "updates", "copy": "copies"}[
+            access.kind
+        ]
+        name = access.space
+        if name == "generic":
+            name = "shared" if address >> 60 == 1 else "local" if address >> 60 == 2 else "global"
+            address &= SHARED_WINDOW - 1
+        if name == "global":
+            region = self.launch.memory.find(address)
+            if region is None:
+                what = f"{verb} address {address:#x}, which belongs to no array"
+                raise self.fault("out-of-bounds", what, access.line, lane)
+            position, size = address - region.base, region.nbytes
+            element = region.element(address)
+            whole = (
+                f"{region.name} has shape {region.shape}"
+                if len(region.shape) != 1
+                else (f"{region.name} has {region.shape[0]} elements")
+            )
+        else:
+            position, size, region = address, self.spaces[name].size, None
+            element = f"byte {position} of {name} memory"
+            owner = "the block" if name == "shared" else "a thread"
+            whole = f"{owner} has {size} bytes of it"
+        if position < 0 or position + access.size > size:
+            end = "before its beginning" if position < 0 else "past its end"
+            what = f"{verb} {element}, {end}: {whole}"
+            raise self.fault("out-of-bounds", what, access.line, lane)
+        if position % access.size:
+            what = f"{verb} {access.size} bytes at {element}, which is not a multiple of {access.size} bytes"
+            raise self.fault("misaligned", what, access.line, lane)
+        if region is not None and not region.writeable and access.kind in ("store", "atomic"):
+            raise self.fault(
+                "out-of-bounds", f"{verb} {element}, a read-only array", access.line, lane
+            )
+
+    def fault(self, kind: str, what: str, line: int, lane: int) -> Fault:
+        launch = self.launch
+        bx, by, _ = launch.block
+        gx, gy, _ = launch.grid
+        number, t = int(self.numbers[lane // self.padded]), lane % self.padded
+        block = (number % gx, number // gx % gy, number // (gx * gy))
+        thread = (t % bx, t // bx % by, t // (bx * by))
+        where = f"line {line} of {launch.filename}" if line else launch.filename
+        who = f"thread {_short(thread, launch.block)} of block {_short(block, launch.grid)}"
+        return Fault(
+            kind, f"{self.program.kernel.name}, {where}: {who} {what}", line, block, thread
+        )
+
+    # asynchronous copies
+
+    def start_copy(self, put: Access, get: Access, given: int | None) -> None:
+        places, to = self.locate(put)
+        saved = self.mask, self.count, self.kept
+        words = None
+        if given is not None:  # a source shorter than the copy: the rest is zero
+            size = self.registers[given].view("u4")
+            words = np.broadcast_to(size // 4, self.lanes)
+            reads = self.active_lanes() & (words > 0)
+            if (words[reads] != put.count).any() and (size % 4).any():
+                raise PtxError(
+                    f"line {put.line}: cp.async with a source size that is not 0, 4, 8, 12 or 16"
+                )
+            self.mask, self.count = reads, int(np.count_nonzero(reads))
+        fetched = np.zeros((put.count, self.lanes), "u4")
+        if self.count:
+            units, elements = self.locate(get)
+            for n in range(put.count):
+                fetched[n] = units[n:].take(elements, mode="clip")
+        if words is not None:
+            fetched *= np.arange(put.count)[:, None] < np.where(self.active_lanes(), words, 0)
+        self.mask, self.count, self.kept = saved
+        self.copies.append((self.commits, self.mask, places, to, fetched))
+
+    def commit_copies(self) -> None:
+        more = self.commits + 1
+        self.commits = more if self.mask is None else np.where(self.mask, more, self.commits)
+
+    def land_copies(self, keep: int | None) -> None:
+        """Write what the wait covers: all groups but the latest `keep`; None: everything."""
+        waiting = []
+        active = self.active_lanes()
+        for group, mask, places, to, fetched in self.copies:
+            landed = active if mask is None else active & mask
+            if keep is not None:
+                landed = landed & (group < self.commits - keep)
+            for n in range(len(fetched)):
+                places[n:][to[landed]] = fetched[n][landed]
+            rest = ~landed if mask is None else mask & ~landed
+            if rest.any():
+                waiting.append((group, rest, places, to, fetched))
+        self.copies = waiting
+
+    # control
+
+    def run(self) -> None:
+        """Run every lane to its return."""
+        fronts: dict[int, tuple] = {0: (self.mask, self.count)}
+        parked: list[tuple] = []
+        code, exits, watch = self.program.code, self.program.exits, self.watch
+        while fronts or parked:
+            if not fronts:
+                self.release(fronts, parked)
+            at = min(fronts)
+            self.mask, self.count = fronts.pop(at)
+            self.kept = self.still_read(fronts, parked) if self.count < self.living else frozenset()
+            if watch is not None:
+                watch.block(self, at)
+            for step in code[at]:
+                step(self)
+            self.leave(exits[at], at, fronts, parked)
+
+    def still_read(self, fronts, parked) -> frozenset[int]:
+        live = self.program.live
+        return frozenset().union(*(live[b] for b in fronts), *(live[entry[0]] for entry in parked))
+
+    def leave(self, exit: tuple, at: int, fronts: dict, parked: list) -> None:
+        match exit[0]:
+            case "next" | "jump":
+                self.go(exit[1], self.mask, self.count, fronts)
+            case "branch":
+                _, slot, negated, taken, following, _ = exit
+                holds = self.registers[slot].view(BOOL)
+                if len(holds) == 1:
+                    target = taken if holds[0] != negated else following
+                    return self.go(target, self.mask, self.count, fronts)
+                lanes = ~holds if negated else holds
+                if self.mask is not None:
+                    lanes = lanes & self.mask
+                some = int(np.count_nonzero(lanes))
+                if some == self.count:
+                    self.go(taken, self.mask, some, fronts)
+                elif some == 0:
+                    self.go(following, self.mask, self.count, fronts)
+                else:
+                    others = ~lanes if self.mask is None else self.mask & ~lanes
+                    rest = self.count - some
+                    self.go(taken, lanes, some, fronts)
+                    self.go(following, others, rest, fronts)
+            case "barrier":
+                _, following, numbers, line = exit
+                if self.watch is not None:
+                    self.watch.barrier(self, at)
+                name, *size = (int(self.registers[s].view("u4")[0]) for s in numbers)
+                if self.count == self.living and not size:
+                    return self.go(following, self.mask, self.count, fronts)
+                parked.append((following, self.active_lanes(), (name, *size), line))
+            case "switch":
+                choice = np.broadcast_to(self.registers[exit[1]].view("u4"), self.lanes)
+                for number, target in enumerate(exit[2]):
+                    lanes = self.active_lanes() & (choice == number)
+                    if some := int(np.count_nonzero(lanes)):
+                        self.go(target, lanes, some, fronts)
+            case "return":
+                self.go(EXIT, self.mask, self.count, fronts)
+
+    def go(self, target: int, mask, count: int, fronts: dict) -> None:
+        if target == EXIT:
+            self.living -= count
+            if self.living:
+                alive = np.ones(self.lanes, bool) if self.alive is None else self.alive
+                self.alive = alive & ~mask
+            return
+        if target in fronts:
+            other, more = fronts[target]
+            count += more
+            mask = None if count == self.lanes else mask | other
+        fronts[target] = (mask, count)
+
+    def release(self, fronts: dict, parked: list) -> None:
+        """No lane can run: let the blocks go whose lanes have all arrived at one barrier."""
+        shape = (-1, self.padded)
+        alive = np.ones(self.lanes, bool) if self.alive is None else self.alive
+        living = alive.reshape(shape).sum(axis=1)
+        arrived: dict[tuple, np.ndarray] = {}
+        for _, mask, name, _ in parked:
+            arrived[name] = arrived.get(name, 0) + mask.reshape(shape).sum(axis=1)
+        waiting = list(parked)
+        parked.clear()
+        for following, mask, name, line in waiting:
+            expected = name[1] if len(name) > 1 else living
+            ready = np.repeat(arrived[name] == expected, self.padded)
+            going, staying = mask & ready, mask & ~ready
+            if some := int(np.count_nonzero(going)):
+                self.go(following, None if some == self.lanes else going, some, fronts)
+            if staying.any():
+                parked.append((following, staying, name, line))
+        if not fronts:
+            _, mask, name, line = parked[0]
+            lane = int(np.argmax(mask))
+            here, there = int(arrived[name][lane // self.padded]), int(living[lane // self.padded])
+            raise self.fault(
+                "deadlock",
+                f"waits for ever at barrier {name[0]}: {here} of {there} threads arrive",
+                line,
+                lane,
+            )
+
+
+_GLOBAL = Space("global")
+
+
+def _short(index, extent) -> tuple:
+    """(x, y) or (x, y, z): as many coordinates as the launch uses, at least two."""
+    return index if extent[2] > 1 else index[:2]
+
+
+class Launch:
+    """One launch of a program. `blocks` restricts it to some linear block numbers."""
+
+    def __init__(
+        self,
+        program: Program,
+        grid: Sequence[int],
+        block: Sequence[int],
+        params: bytes,
+        memory: GlobalMemory,
+        symbols: dict[str, int],
+        *,
+        shared_mem: int = 0,
+        filename: str = "kernel.cu",
+        watch=None,
+        blocks: np.ndarray | None = None,
+        lanes: int = LANES,
+    ):
+        self.program, self.memory, self.watch, self.filename = program, memory, watch, filename
+        self.grid, self.block = ((*extent, 1, 1)[:3] for extent in (grid, block))
+        self.threads = int(np.prod(self.block))
+        self.shared_size = program.shared_size + shared_mem
+        self.file = list(program.file)
+        for slot, offset, dtype in program.params:
+            self.file[slot] = np.frombuffer(params, dtype, 1, offset).copy()
+        for slot, name in program.symbols:
+            self.file[slot] = np.array([symbols[name]], "u8")
+        total = self.grid[0] * self.grid[1] * self.grid[2]
+        self.numbers = np.arange(total) if blocks is None else np.asarray(blocks)
+        self.batch = max(1, lanes // (-(-self.threads // WARP) * WARP))
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Run all blocks, some at a time; `progress(done, total)` after each batch."""
+        with np.errstate(all="ignore"):
+            for first in range(0, len(self.numbers), self.batch):
+                numbers = self.numbers[first : first + self.batch]
+                Batch(self, numbers).run()
+                if progress:
+                    progress(first + len(numbers), len(self.numbers))

@@ -1,0 +1,52 @@
+"""What several test files share: the built pages, served, and a browser to look at them."""
+
+import os
+import shutil
+import threading
+from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from sgemm_lab import book
+from sgemm_lab.paths import ROOT
+
+HTML = ROOT / "_build" / "html"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def pytest_report_header():
+    """How many cells nbval compares; a notebook that cannot be read is a test's business."""
+    with suppress(book.NotebookError):
+        return "book: " + book.summary([book.read(path) for path in book.notebooks()])
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="session")
+def site():
+    """The address of the built book, served on this machine."""
+    if not (HTML / "index.html").is_file():
+        pytest.skip("the book is not built: make book")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=HTML))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium: the system's, else the one that `playwright install chromium` brings."""
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        own = playwright.chromium.executable_path
+        found = next(filter(None, map(shutil.which, BROWSERS)), None)
+        if not found and not os.path.exists(own):
+            pytest.skip("no browser here: apt-get install chromium, or playwright install chromium")
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

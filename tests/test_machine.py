@@ -1,0 +1,449 @@
+"""The PTX machine runs what NVRTC emits: control flow, memory spaces, warps, faults."""
+
+import numpy as np
+import pytest
+
+from sgemm_lab.run.nvrtc import compile_ptx
+from sgemm_lab.simt import host
+from sgemm_lab.simt.machine import Fault, Launch
+from sgemm_lab.simt.ptx import PtxError
+
+ARCHS = ("compute_75", "compute_80", "compute_90")
+
+
+def run(code, grid, block, args, *, arch="compute_75", name="f", shared_mem=0, lanes=None):
+    """Compile `extern "C" __global__ void f(…)` and run it; returns the launch."""
+    loaded = host.load(compile_ptx(code, (), arch, "test.cu").text, code, "test.cu")
+    launch = loaded.launch(name, grid, block, args, shared_mem=shared_mem)
+    if lanes:
+        launch.batch = max(1, lanes // 32)
+    launch.run()
+    return launch
+
+
+def kernel(body, params="int* out"):
+    return f'extern "C" __global__ void f({params}) {{\n{body}\n}}'
+
+
+I = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("lanes", [32, 1 << 15])
+def test_branches_and_loops_that_differ_by_lane(arch, lanes):
+    code = kernel(
+        I
+        + """
+        int steps = 0;
+        unsigned x = i + 1;
+        while (x != 1) { x = x & 1 ? 3 * x + 1 : x / 2; ++steps; if (steps > 90) break; }
+        if (i % 3 == 0) steps = -steps; else if (i % 5 == 0) { steps += 1000; if (i % 2) return; }
+        out[i] = steps;"""
+    )
+    out = np.full(300, -7, np.int32)
+    run(code, (3,), (100,), (out,), arch=arch, lanes=lanes)
+
+    def expected(i):
+        x, steps = i + 1, 0
+        while x != 1:
+            x, steps = (3 * x + 1 if x & 1 else x // 2), steps + 1
+            if steps > 90:
+                break
+        if i % 3 == 0:
+            return -steps
+        if i % 5 == 0:
+            return -7 if i % 2 else steps + 1000
+        return steps
+
+    assert out.tolist() == [expected(i) for i in range(300)]
+
+
+@pytest.mark.parametrize("block", [(1,), (33,), (8, 4, 3), (16, 16), (1024,)])
+def test_every_thread_finds_its_own_coordinates_in_blocks_of_any_shape(block):
+    code = kernel("""
+        int t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+        int b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+        out[b * blockDim.x * blockDim.y * blockDim.z + t] += 1 + b * 10000 + t;""")
+    threads = int(np.prod(block))
+    out = np.zeros(12 * threads, np.int32)
+    run(code, (2, 3, 2), block, (out,), lanes=64)
+    want = 1 + 10000 * np.arange(12)[:, None] + np.arange(threads)
+    assert np.array_equal(out, want.reshape(-1))
+
+
+def test_a_barrier_makes_all_of_a_blocks_writes_visible():
+    code = kernel(
+        I
+        + """
+        __shared__ int s[96];
+        int t = threadIdx.x;
+        s[t] = i;
+        for (int step = 1; step < 96; step *= 2) {
+            __syncthreads();
+            int v = t >= step ? s[t - step] : 0;
+            __syncthreads();
+            s[t] += v;
+        }
+        out[i] = s[t];"""
+    )
+    out = np.zeros(480, np.int32)
+    run(code, (5,), (96,), (out,))
+    assert np.array_equal(out.reshape(5, 96), np.cumsum(np.arange(480).reshape(5, 96), axis=1))
+
+
+def test_threads_that_returned_are_not_waited_for_and_unequal_paths_meet_at_one_barrier():
+    code = kernel("""
+        __shared__ int s[64];
+        int t = threadIdx.x;
+        if (t >= 50) return;
+        s[t] = t;
+        if (t % 2) { s[t] += 100; __syncthreads(); } else { s[t] += 200; __syncthreads(); }
+        out[t] = s[49 - t];""")
+    out = np.zeros(50, np.int32)
+    run(code, (1,), (64,), (out,))
+    assert out.tolist() == [49 - t + (100 if (49 - t) % 2 else 200) for t in range(50)]
+
+
+def test_a_barrier_that_some_threads_never_reach_is_named():
+    code = kernel("""
+        __shared__ int s[64];
+        s[threadIdx.x] = 1;
+        if (threadIdx.x < 32)
+            asm volatile("bar.sync 1;");
+        else
+            asm volatile("bar.sync 2;");
+        out[threadIdx.x] = s[threadIdx.x];""")
+    with pytest.raises(Fault, match="barrier 1: 32 of 64 threads") as error:
+        run(code, (1,), (64,), (np.zeros(64, np.int32),))
+    assert (error.value.kind, error.value.line) == ("deadlock", 6)
+
+
+def test_named_barriers_with_a_count_join_some_warps():
+    code = kernel("""
+        __shared__ int s[128];
+        int t = threadIdx.x;
+        if (t < 64) { s[t] = t; asm volatile("bar.sync 1, 64;"); out[t] = s[63 - t]; }
+        else { s[t] = -t; asm volatile("bar.sync 2, 64;"); out[t] = s[191 - t]; }""")
+    out = np.zeros(128, np.int32)
+    run(code, (1,), (128,), (out,))
+    assert out.tolist() == [63 - t for t in range(64)] + [-(191 - t) for t in range(64, 128)]
+
+
+def test_arrays_that_do_not_fit_registers_live_in_local_memory():
+    code = kernel(
+        I
+        + """
+        int a[16];
+        for (int n = 0; n < 16; ++n) a[(n * 7 + i) & 15] = n * i;
+        int sum = 0;
+        for (int n = 0; n < count; ++n) sum = sum * 3 + a[(n + i) & 15];
+        out[i] = sum;""",
+        "int* out, int count",
+    )
+    out = np.zeros(64, np.int32)
+    run(code, (2,), (32,), (out, np.int32(9)))
+    for i in range(64):
+        a = [0] * 16
+        for n in range(16):
+            a[n * 7 + i & 15] = n * i
+        total = 0
+        for n in range(9):
+            total = total * 3 + a[n + i & 15]
+        assert out[i] == np.int64(total).astype(np.int32)
+
+
+def test_vectors_bytes_halves_doubles_and_constants_are_loaded_and_stored():
+    code = """
+    __constant__ short table[4] = {-3, 5, -7, 11};
+    __device__ int calls;
+    extern "C" __global__ void f(float4* v, signed char* b, unsigned short* h, double* d, float2* o) {
+        int i = threadIdx.x;
+        float4 x = v[i];
+        o[i] = make_float2(x.x + x.y * x.z, x.w + b[i]);
+        b[i] = b[i] / 2 + table[i & 3];
+        h[i] = h[i] * 3;
+        d[i] = d[i] / 3.0 + calls;
+        v[31 - i] = make_float4(x.w, x.z, x.y, x.x);
+    }"""
+    rng = np.random.default_rng(5)
+    v = rng.standard_normal((32, 4)).astype("f4")
+    b = rng.integers(-60, 60, 32).astype("i1")
+    h = rng.integers(0, 60000, 32).astype("u2")
+    d, o = rng.standard_normal(32), np.zeros((32, 2), "f4")
+    before = [x.copy() for x in (v, b, h, d)]
+    run(code, (1,), (32,), (v, b, h, d, o))
+    v0, b0, h0, d0 = before
+    exact = v0[:, 0].astype("f8") + v0[:, 1].astype("f8") * v0[:, 2]
+    assert np.array_equal(o[:, 0], exact.astype("f4")) and np.array_equal(o[:, 1], v0[:, 3] + b0)
+    assert np.array_equal(v, v0[::-1, ::-1])
+    assert b.tolist() == [int(x / 2) + [-3, 5, -7, 11][i & 3] for i, x in enumerate(b0.tolist())]
+    assert np.array_equal(h, h0 * np.uint16(3)) and np.array_equal(d, d0 / 3.0)
+
+
+def test_a_pointer_may_point_at_shared_or_global_memory():
+    code = kernel(
+        I
+        + """
+        __shared__ int s[32];
+        s[threadIdx.x] = 100 + i;
+        __syncthreads();
+        int* p = which ? s : out;
+        out[i] = p[31 - threadIdx.x];""",
+        "int* out, int which",
+    )
+    for which, first in ((1, 131), (0, 31)):
+        out = np.arange(32, dtype=np.int32)
+        run(code, (1,), (32,), (out, np.int32(which)))
+        assert out[0] == first
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_shuffles_and_votes_exchange_within_a_warp(arch):
+    code = kernel("""
+        int t = threadIdx.x, n = blockDim.x;
+        int v = t * t;
+        out[t] = __shfl_sync(~0u, v, 5);
+        out[n + t] = __shfl_up_sync(~0u, v, 3);
+        out[2 * n + t] = __shfl_down_sync(~0u, v, 3, 16);
+        out[3 * n + t] = __shfl_xor_sync(~0u, v, 9);
+        out[4 * n + t] = __ballot_sync(~0u, t % 3 == 0);
+        out[5 * n + t] = __any_sync(~0u, t == 40) + 2 * __all_sync(~0u, t < 40);
+        if (t % 2) out[6 * n + t] = __ballot_sync(0xAAAAAAAA, t < 8);""")
+    out = np.zeros((7, 64), np.int32)
+    run(code, (1,), (64,), (out,), arch=arch)
+    t = np.arange(64)
+    w, lane = t // 32 * 32, t % 32
+    sq = t * t
+    assert out[0].tolist() == sq[w + 5].tolist()
+    assert out[1].tolist() == sq[np.where(lane >= 3, t - 3, t)].tolist()
+    assert out[2].tolist() == sq[np.where(t % 16 + 3 < 16, t + 3, t)].tolist()
+    assert out[3].tolist() == sq[w + (lane ^ 9)].tolist()
+    ballot = [sum(1 << k for k in range(32) if (base + k) % 3 == 0) for base in (0, 32)]
+    assert out[4].view("u4").tolist() == [ballot[x // 32] for x in range(64)]
+    assert out[5].tolist() == [2] * 32 + [1] * 32
+    assert out[6].tolist() == [(0xAA if x < 32 else 0) if x % 2 else 0 for x in range(64)]
+
+
+def test_a_shuffle_that_names_absent_lanes_is_refused():
+    code = kernel("if (threadIdx.x < 7)\n out[threadIdx.x] = __shfl_sync(~0u, 1, 0);")
+    with pytest.raises(Fault, match="names lanes in its mask") as error:
+        run(code, (1,), (32,), (np.zeros(32, np.int32),))
+    assert error.value.line == 3
+
+
+def test_atomics_on_one_address_are_all_counted_and_return_distinct_values():
+    code = kernel("""
+        __shared__ int s;
+        if (threadIdx.x == 0) s = 0;
+        __syncthreads();
+        int mine = atomicAdd(&s, 1);
+        atomicAdd(&out[blockIdx.x], mine);
+        atomicMax(&out[4], mine);
+        atomicCAS(&out[5], 0, 77);
+        __syncthreads();
+        if (threadIdx.x == 0) out[6 + blockIdx.x] = s;""")
+    out = np.zeros(10, np.int32)
+    run(code, (4,), (50,), (out,))
+    assert out.tolist() == [49 * 50 // 2] * 4 + [49, 77] + [50] * 4
+
+
+def test_a_switch_becomes_a_jump_table_or_a_tree_and_takes_every_case():
+    cases = "".join(f"case {n}: x = x * {n + 2} + {7 * n}; break;\n" for n in range(12))
+    code = kernel(f"{I} int x = i; switch (i % 13) {{ {cases} default: x = -1; }} out[i] = x;")
+    out = np.zeros(64, np.int32)
+    run(code, (1,), (64,), (out,))
+    assert out.tolist() == [
+        -1 if i % 13 == 12 else i * (i % 13 + 2) + 7 * (i % 13) for i in range(64)
+    ]
+
+
+COPY = """
+extern "C" __global__ void f(const float4* in, float4* out, int n) {
+    __shared__ float4 s[3][32];
+    int t = threadIdx.x;
+    for (int g = 0; g < 3; ++g) {
+        unsigned to = (unsigned)__cvta_generic_to_shared(&s[g][t]);
+        int bytes = 32 * g + t < n ? 16 : 0;
+        const float4* from = bytes ? &in[32 * g + t] : in;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes));
+        asm volatile("cp.async.commit_group;");
+    }
+    asm volatile("cp.async.wait_group WAIT;");
+    __syncthreads();
+    for (int g = 0; g < 3; ++g) out[32 * g + t] = s[g][31 - t];
+}"""
+
+
+@pytest.mark.parametrize("wait, landed", [(0, 3), (1, 2), (2, 1)])
+def test_an_asynchronous_copy_is_there_after_the_wait_that_covers_it_and_not_before(wait, landed):
+    data = np.random.default_rng(6).standard_normal((96, 4)).astype("f4")
+    out = np.zeros((96, 4), "f4")
+    code = COPY.replace("WAIT", str(wait))
+    run(code, (1,), (32,), (data, out, np.int32(90)), arch="compute_80")
+    whole = data.copy()
+    whole[90:] = 0
+    expected = whole.reshape(3, 32, 4)[:, ::-1]
+    assert np.array_equal(out.reshape(3, 32, 4)[:landed], expected[:landed])
+    assert np.isnan(out.reshape(3, 32, 4)[landed:]).all()
+
+
+def test_dynamic_shared_memory_has_the_size_of_the_launch():
+    code = kernel("extern __shared__ int s[]; s[threadIdx.x * 2 + 1] = 3; out[threadIdx.x] = s[1];")
+    out = np.zeros(16, np.int32)
+    run(code, (1,), (16,), (out,), shared_mem=128)
+    assert out[3] == 3
+    with pytest.raises(Fault, match="byte 124 of shared memory, past its end: the block has 124"):
+        run(code, (1,), (16,), (out,), shared_mem=124)
+
+
+def test_memory_nobody_wrote_is_nan_so_that_it_shows():
+    code = kernel("__shared__ float s[64]; if (threadIdx.x > 70) s[0] = 1; "
+                  "out[threadIdx.x] = s[threadIdx.x];", "float* out")  # fmt: skip
+    out = np.zeros(32, "f4")
+    run(code, (1,), (32,), (out,))
+    assert np.isnan(out).all()
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+STEP = """
+extern "C" __global__ void f(int M, const float* A, const float4* B, float* C) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < M)
+        C[i] = A[i + 1]
+             + B[i / 4].x;
+}"""
+
+
+def fault(code=STEP, grid=(2,), block=(64,), args=None, **more):
+    with pytest.raises(Fault) as error:
+        run(code, grid, block, args, **more)
+    return error.value
+
+
+def floats(*shape):
+    return np.ones(shape, "f4")
+
+
+def test_a_read_past_an_array_names_array_element_shape_thread_block_and_line():
+    found = fault(args=(np.int32(100), floats(10, 10), floats(25, 4), floats(100)))
+    assert str(found) == (
+        "f, line 5 of test.cu: thread (35, 0) of block (1, 0) reads A[10, 0], past its end: "
+        "A has shape (10, 10)"
+    )
+    assert (found.kind, found.line, found.block, found.thread) == (
+        "out-of-bounds", 5, (1, 0, 0), (35, 0, 0),
+    )  # fmt: skip
+
+
+def test_a_read_before_an_array_is_not_its_neighbours():
+    code = STEP.replace("A[i + 1]", "A[i - 1]")
+    found = fault(code, args=(np.int32(100), floats(200), floats(25, 4), floats(100)))
+    assert "reads A[-1], before its beginning: A has 200 elements" in str(found)
+
+
+def test_a_write_far_past_an_array_never_lands_in_a_neighbour():
+    code = STEP.replace("C[i] =", "C[i + 1000000000] =")
+    others = floats(200), floats(25, 4), floats(100)
+    found = fault(code, args=(np.int32(100), *others))
+    assert "writes C[1000000000], past its end" in str(found)
+    assert all((x == 1).all() for x in others)
+
+
+def test_a_misaligned_vector_is_named():
+    code = kernel(
+        I + "float4 v = *(const float4*)(B + 4 * i + 1);\nout[i] = v.x + v.y + v.z + v.w;",
+        "const float* B, float* out",
+    )
+    found = fault(code, args=(floats(8, 25), floats(64)), grid=(1,), block=(32,))
+    assert (found.kind, found.line, found.thread) == ("misaligned", 2, (0, 0, 0))
+    assert "reads 16 bytes at B[0, 1], which is not a multiple of 16 bytes" in str(found)
+
+
+def test_an_address_from_nowhere_is_named():
+    code = STEP.replace("A[i + 1]", "*(const float*)(size_t)(8 * i + 8)")
+    found = fault(code, args=(np.int32(10), floats(200), floats(25, 4), floats(100)))
+    assert "reads address 0x8, which belongs to no array" in str(found)
+
+
+def test_a_read_past_shared_memory_is_named():
+    code = kernel("__shared__ float s[32]; s[threadIdx.x] = 1; __syncthreads();\n"
+                  "out[threadIdx.x] = s[threadIdx.x + 2];", "float* out")  # fmt: skip
+    found = fault(code, grid=(1,), block=(32,), args=(floats(32),))
+    assert "byte 128 of shared memory" in str(found) and found.thread == (30, 0, 0)
+
+
+def test_an_empty_array_has_no_element():
+    found = fault(args=(np.int32(1), floats(0), floats(1, 4), floats(1)), grid=(1,), block=(1,))
+    assert "reads A[1], past its end: A has 0 elements" in str(found)
+
+
+def test_an_unknown_opcode_is_named_with_its_line():
+    code = kernel('out[0] = 1;\nasm volatile("griddepcontrol.wait;" ::: "memory");')
+    with pytest.raises(PtxError, match=r"does not know `griddepcontrol.wait` \(line 3"):
+        run(code, (1,), (1,), (np.zeros(1, np.int32),), arch="compute_90")
+
+
+def test_an_access_by_a_lane_that_is_switched_off_is_no_access():
+    out = np.zeros(40, np.int32)
+    run(kernel(I + "if (i < 40) out[i] = out[39 - i] + 1;"), (2,), (32,), (out,))
+    assert (out >= 1).all()
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+GOOD = dict(M=np.int32(4), A=np.ones((4, 4), "f4"), B=np.ones((1, 4), "f4"), C=np.ones(4, "f4"))
+
+
+@pytest.mark.parametrize("change, error, says", [
+    ({"A": np.ones((4, 4))}, TypeError, "A points at float32 and was given an array of float64"),
+    ({"A": np.ones((4, 8), "f4")[:, ::2]}, ValueError, "A is not C-contiguous"),
+    ({"A": np.ones((4, 3), "f4", order="F")}, ValueError, "ascontiguousarray"),
+    ({"M": 4.0}, TypeError, "M takes 4 bytes"),
+    ({"M": 2**33}, ValueError, "does not fit the 32 bits"),
+    ({"M": np.ones(3, "i4")}, TypeError, "M is a scalar parameter"),
+    ({"C": 3}, ValueError, None),
+])  # fmt: skip
+def test_an_argument_that_cupy_would_pass_on_unseen_is_refused(change, error, says):
+    loaded = host.load(compile_ptx(STEP, (), "compute_75", "test.cu").text, STEP, "test.cu")
+    if says is None:  # a number for a pointer is a legal launch; its first use is the fault
+        with pytest.raises(Fault, match="belongs to no array"):
+            loaded.launch("f", (1,), (4,), tuple({**GOOD, **change}.values())).run()
+        return
+    with pytest.raises(error, match=says):
+        loaded.launch("f", (1,), (4,), tuple({**GOOD, **change}.values()))
+
+
+@pytest.mark.parametrize("grid, block, says", [
+    ((1,), (1025,), "block.x = 1025"), ((1,), (64, 32), "2048 threads"), ((0,), (4,), "grid.x = 0"),
+    ((1, 65536), (4,), "grid.y = 65536"), (4, (4,), "not a tuple"), ((1,), (4.0,), "block.x = 4.0"),
+])  # fmt: skip
+def test_a_launch_beyond_the_hardwares_limits_is_refused(grid, block, says):
+    loaded = host.load(compile_ptx(STEP, (), "compute_75", "test.cu").text, STEP, "test.cu")
+    with pytest.raises(ValueError, match=says):
+        loaded.launch("f", grid, block, tuple(GOOD.values()))
+
+
+def test_too_few_arguments_are_counted_and_named():
+    loaded = host.load(compile_ptx(STEP, (), "compute_75", "test.cu").text, STEP, "test.cu")
+    with pytest.raises(TypeError, match=r"takes 4 arguments \(M, A, B, C\); 3 were given"):
+        loaded.launch("f", (1,), (4,), tuple(GOOD.values())[:3])
+
+
+def test_a_python_float_for_a_float_is_refused_with_the_way_out():
+    code = kernel("out[0] = x;", "float* out, float x")
+    out = np.zeros(1, "f4")
+    with pytest.raises(TypeError, match=r"np\.float32\(1\.5\)"):
+        run(code, (1,), (1,), (out, 1.5))
+    run(code, (1,), (1,), (out, np.float32(1.5)))
+    assert out[0] == 1.5
+
+
+def test_only_the_chosen_blocks_run():
+    code = kernel(I + "out[i] = 1;")
+    loaded = host.load(compile_ptx(code).text, code, "test.cu")
+    out = np.zeros(128, np.int32)
+    launch = loaded.launch("f", (4,), (32,), (out,), blocks=np.array([1, 3]))
+    assert isinstance(launch, Launch)
+    launch.run()
+    assert out.reshape(4, 32).sum(axis=1).tolist() == [0, 32, 0, 32]

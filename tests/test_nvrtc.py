@@ -1,0 +1,120 @@
+"""NVRTC: PTX and cubins without a GPU, and errors that show the line."""
+
+import builtins
+import re
+
+import pytest
+
+from sgemm_lab.ladder import ladder
+from sgemm_lab.paths import ROOT
+from sgemm_lab.run import nvrtc
+
+TILED = ladder[2]
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvrtc():
+    if nvrtc.version() is None:
+        pytest.skip("no NVRTC here")
+
+
+def test_ptx_names_the_file_as_given_and_no_path_of_this_machine(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    ptx = nvrtc.compile_ptx(TILED.source, TILED().options, filename=TILED.filename).text
+    assert re.findall(r'\.file\s+\d+ "(.*)"', ptx) == ["kernels/02_tiled.cu"]
+    assert str(tmp_path) not in ptx and str(ROOT) not in ptx
+
+
+@pytest.mark.parametrize("arch", ["compute_75", "compute_80", "compute_90"])
+def test_ptx_is_for_the_architecture_asked_for_and_has_line_numbers(arch):
+    ptx = nvrtc.compile_ptx(TILED.source, arch=arch).text
+    assert f".target {arch.replace('compute', 'sm')}" in ptx
+    lines = {int(line) for line in re.findall(r"\.loc\s+1 (\d+)", ptx)}
+    code = TILED.source.splitlines()
+    assert any("__syncthreads" in code[line - 1] for line in lines)
+
+
+def test_macros_reach_the_compiler():
+    texts = {nvrtc.compile_ptx(TILED.source, TILED(TILE=tile).options).text for tile in (8, 16, 32)}
+    assert len(texts) == 3
+
+
+def test_the_same_source_is_compiled_once():
+    first = nvrtc.compile_ptx(TILED.source, ["-DTILE=8"])
+    assert nvrtc.compile_ptx(TILED.source, ("-DTILE=8",)) is first
+    assert nvrtc.compile_ptx(TILED.source, ("-DTILE=8",), arch="compute_80") is not first
+
+
+def test_a_template_gives_its_lowered_name():
+    source = "template <int T> __global__ void fill(int* p) { *p = T; }"
+    ptx = nvrtc.compile_ptx(source, names=("fill<3>",))
+    assert f".entry {ptx.names['fill<3>']}(" in ptx.text
+
+
+def test_a_cubin_comes_with_the_report_of_ptxas():
+    cubin = nvrtc.compile_cubin(TILED.source, arch="sm_75")
+    assert cubin.image[:4] == b"\x7fELF"
+    assert "Compiling entry function 'tiled' for 'sm_75'" in cubin.log
+    assert "Used " in cubin.log
+
+
+def test_a_syntax_error_shows_the_lines_around_it_and_the_compilers_words():
+    source = TILED.source.replace("float sum = 0.0f;", "float sum = 0.0f")
+    line = 1 + source[: source.index("float sum = 0.0f")].count("\n") + 2  # where the ; is missed
+    with pytest.raises(nvrtc.CompileError) as error:
+        nvrtc.compile_ptx(source, ("-DTILE=16",), filename=TILED.filename)
+    message = str(error.value)
+    assert "kernels/02_tiled.cu does not compile" in message and "-DTILE=16" in message
+    assert f'kernels/02_tiled.cu, line {line}: expected a ";"' in message
+    assert "      float sum = 0.0f\n" in message.replace("|", " ")
+    assert f">{line:4} |     for (int i = 0; i < ACCUMULATORS; ++i)" in message
+    assert str(ROOT) not in message
+
+
+def test_every_error_is_shown():
+    source = "__global__ void f(float* p) {\n    *p = x;\n    int a;\n    *p = y;\n}\n"
+    with pytest.raises(nvrtc.CompileError) as error:
+        nvrtc.compile_ptx(source)
+    assert 'line 2: identifier "x" is undefined' in str(error.value)
+    assert 'line 4: identifier "y" is undefined' in str(error.value)
+    assert 'identifier "x" is undefined' in error.value.log
+
+
+def test_a_failed_static_assert_says_its_sentence():
+    with pytest.raises(nvrtc.CompileError, match="a block has TILE x TILE threads, at most 1024"):
+        nvrtc.compile_ptx(TILED.source, ("-DTILE=64",))
+
+
+def test_an_unknown_option_is_an_error_too():
+    with pytest.raises(nvrtc.CompileError, match="unrecognized option -bogus"):
+        nvrtc.compile_ptx("", ("-bogus",))
+
+
+def test_without_cupy_the_error_says_what_to_install(monkeypatch):
+    real = builtins.__import__
+
+    def no_cupy(name, *args, **kwargs):
+        if name.startswith("cupy"):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", no_cupy)
+    with pytest.raises(
+        nvrtc.NvrtcMissing, match=r"pip install cupy-cuda12x.*nvidia-cuda-nvrtc-cu12"
+    ):
+        nvrtc.compile_ptx("// without cupy")
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch):
+    from cupy.cuda import nvrtc as binding
+
+    def no_library():
+        raise RuntimeError("libnvrtc.so.12: cannot open shared object file")
+
+    monkeypatch.setattr(binding, "getVersion", no_library)
+    with pytest.raises(nvrtc.NvrtcMissing, match="pip install nvidia-cuda-nvrtc-cu12"):
+        nvrtc.compile_ptx("// without the library")
+
+
+def test_the_version_is_the_compilers_own():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", nvrtc.version())

@@ -1,0 +1,49 @@
+import html
+import re
+
+import pytest
+
+from sgemm_lab.ladder import ladder
+from sgemm_lab.show import source
+
+
+def shown_lines(bundle):
+    rows = re.search(r"<pre>(.*)</pre>", bundle.html, re.S)[1]
+    return [html.unescape(re.sub(r"<[^>]+>", "", row)) for row in rows.split("\n</span>")[:-1]]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_the_whole_file_is_shown_and_nothing_else(step):
+    bundle = source.show(step)
+    assert shown_lines(bundle) == ladder[step].source.splitlines()
+    assert [line[2:] for line in bundle.text.splitlines()[2:]] == ladder[step].source.splitlines()
+
+
+def test_new_lines_are_those_that_the_other_file_lacks():
+    bundle = source.show(2, since=1)
+    before = {line.strip() for line in ladder[1].source.splitlines()}
+    plain = bundle.text.splitlines()[2:]
+    assert any(line.startswith("+") for line in plain)
+    for line in plain:
+        if line[2:].strip() and line[2:].strip() not in before:
+            assert line.startswith("+ ")
+    assert bundle.html.count('class="new"') == sum(line.startswith("+") for line in plain)
+
+
+def test_nothing_is_new_since_the_file_itself():
+    assert "0 are new" in source.show(2, since=2).text
+    assert 'class="new"' not in source.show(2, since=2).html
+
+
+def test_a_variant_says_how_it_is_compiled():
+    assert "-DTILE=16" in source.show(ladder[2](TILE=16)).text
+
+
+def test_a_folded_source_is_one_line_that_opens():
+    assert "<details><summary>kernels/01_naive.cu" in source.show(1, fold=True).html
+    assert "<details>" not in source.show(1).html
+
+
+def test_cublas_has_no_source():
+    with pytest.raises(ValueError, match="no source"):
+        source.show(0)
