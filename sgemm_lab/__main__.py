@@ -1,4 +1,4 @@
-"""python -m sgemm_lab run | check | bench | profile | doctor"""
+"""python -m sgemm_lab run | check | bench | profile | record | doctor"""
 
 import argparse
 import sys
@@ -16,6 +16,7 @@ COMMANDS = {
         "time kernels on this machine's GPU beside cuBLAS, record the result",
     ),
     "profile": ("run.profile", "count what a kernel does, on the PTX machine (no GPU needed)"),
+    "record": ("measure.records", "recount and recompile what the charts show of every kernel"),
     "doctor": ("doctor", "what this machine can run, and what is missing"),
 }
 
@@ -30,8 +31,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the command's own; try --help")
     given = parser.parse_args(argv)
     module = import_module(f"sgemm_lab.{COMMANDS[given.command][0]}")
-    if given.command == "doctor":
-        return print(module.doctor()) or 0
     return module.main(given.arguments) or 0
 
 

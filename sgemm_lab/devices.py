@@ -91,9 +91,9 @@ devices: Mapping[str, Device] = MappingProxyType({
                 dram_gbs=3350, l2_mib=50, tdp_w=700,
                 source="NVIDIA H100 data sheet (67 TFLOPS); H100 architecture whitepaper"),
         _device("h200", "H200 SXM", "H200", (9, 0), sms=132, clock_mhz=1980, dram_gbs=4800,
-                l2_mib=50, tdp_w=700,
-                source="NVIDIA H200 data sheet (67 TFLOPS, 4.8 TB/s); the same GH100 chip as the "
-                "H100, whose whitepaper gives the L2"),
+                l2_mib=60, tdp_w=700,
+                source="NVIDIA H200 data sheet (67 TFLOPS, 4.8 TB/s); clock and L2 as the driver "
+                "reports them (book/measurements/h200.json)"),
     )
 })  # fmt: skip
 

@@ -108,7 +108,7 @@ class Step:
     @property
     def filename(self) -> str:
         """The name that stands in PTX and in compiler messages."""
-        return f"kernels/{self.stem}.cu"
+        return f"{self.stem}.cu" if self.text else f"kernels/{self.stem}.cu"
 
     @property
     def source(self) -> str:
@@ -237,6 +237,21 @@ class Ladder:
         known = ", ".join(f"{step.number} ({step.stem})" for step in self)
         raise KeyError(f"there is no step {key!r}; the steps are {known}")
 
+    def asked(self, words: Iterable[str], every: bool = False) -> list["Variant"]:
+        """The variants that words of a command line name: steps ("2", "02_tiled"; none: all steps)
+        and macros ("TILE=16"). `every`: all legal variants that agree with the macros."""
+        macros, names = {}, []
+        for word in words:
+            name, macro, value = word.partition("=")
+            if macro:
+                macros[name] = int(value) if _is_number(value) else value
+            else:
+                names.append(int(name) if _is_number(name) else name)
+        steps = [self[name] for name in names] or list(self)
+        if not every:
+            return [step(**macros) for step in steps]
+        return [v for step in steps for v in step.variants() if macros.items() <= v.macros.items()]
+
     def __contains__(self, key: object) -> bool:
         return any(key in (step.number, step.stem, step) for step in self)
 
@@ -268,6 +283,10 @@ def _is_whole(value: object) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
 
 
 def _choose(choices: Iterable[int], name: str = "") -> str:

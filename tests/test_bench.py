@@ -13,10 +13,6 @@ from sgemm_lab.measure import records
 from sgemm_lab.measure.bench import NO_GPU, bench, main, median_interval, repeats
 
 
-class Array(np.ndarray):
-    data = SimpleNamespace(memset_async=lambda value, size: None)
-
-
 class FakeGpu:
     """NumPy with a clock: a kernel takes `kernel_ms`, cuBLAS `cublas_ms`; `drift` slows both."""
 
@@ -29,7 +25,7 @@ class FakeGpu:
     def work(self, name, ms):
         self.log.append(name)
         self.now += ms * self.pace
-        self.pace *= self.drift
+        self.pace *= 1.0 if name == "flush" else self.drift
 
     def prepare(self, variant, A, B, C):
         """What sgemm_lab.run.launch.prepare does: check, then give a function that launches."""
@@ -54,6 +50,9 @@ class FakeGpu:
 
             def synchronize(self):
                 pass
+
+        class Array(np.ndarray):
+            data = SimpleNamespace(memset_async=lambda value, size: gpu.work("flush", 0.1))
 
         runtime = SimpleNamespace(
             getDeviceProperties=lambda i: {"name": b"NVIDIA H200", "l2CacheSize": 1 << 20},
@@ -127,10 +126,17 @@ def test_drift_hits_both_of_a_pair(install):
 def test_kernel_and_cublas_take_turns_at_going_first(install):
     gpu = install(FakeGpu())
     (run,) = bench(ladder[2](), [64]).runs
-    pairs = gpu.log[-2 * run["repeats"] :]
+    pairs = [name for name in gpu.log if name != "flush"][-2 * run["repeats"] :]
     firsts = pairs[::2]
     assert firsts[:4] in (["kernel", "cublas"] * 2, ["cublas", "kernel"] * 2)
     assert all(set(pairs[i : i + 2]) == {"kernel", "cublas"} for i in range(0, len(pairs), 2))
+
+
+def test_the_gpu_is_kept_busy_until_the_host_has_queued_everything(install):
+    gpu = install(FakeGpu())
+    bench(ladder[2](), [64])
+    timed = " ".join(gpu.log).split("kernel")[-3:-1]  # the flushes around the last kernels
+    assert all(between.count("flush") * 0.1 >= 1.05 for between in timed)
 
 
 def test_short_kernels_are_launched_back_to_back(install):

@@ -1,6 +1,7 @@
 import pytest
 
 from sgemm_lab.devices import device_named, devices
+from sgemm_lab.measure import records
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,8 @@ def test_turing_has_half_the_shared_memory_bandwidth():
 def test_the_table_cannot_be_changed_by_accident():
     with pytest.raises(TypeError):
         devices["t4"] = None
+
+
+def test_the_l2_of_a_measured_device_is_what_its_driver_reported():
+    for run in records.runs(kind="measured"):
+        assert run.provenance["l2_bytes"] == devices[run.gpu].l2_mib * 2**20

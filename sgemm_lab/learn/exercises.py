@@ -12,7 +12,7 @@ import numpy as np
 from sgemm_lab.ladder import Step, Variant
 from sgemm_lab.run.check import check
 from sgemm_lab.run.nvrtc import CompileError
-from sgemm_lab.run.profile import profile
+from sgemm_lab.run.profile import profile, profile_variant
 from sgemm_lab.simt.counters import Counters
 from sgemm_lab.simt.machine import Fault
 from sgemm_lab.simt.ptx import PtxError
@@ -85,8 +85,12 @@ def _scale_correct(code: str) -> str | None:
 # --- a matrix product ------------------------------------------------------------------------------
 
 
-def _variant(function: str, code: str, block: tuple[int, int], tile: tuple[int, int, int]) -> Variant:
-    step = Step(-1, "yours", "yours", "", function, (), lambda m: block, lambda m: tile, text=code)
+def _variant(
+    function: str, code: str, block: tuple[int, int], tile: tuple[int, int, int]
+) -> Variant:
+    step = Step(
+        -1, "your kernel", "yours", "", function, (), lambda m: block, lambda m: tile, text=code
+    )
     return step()
 
 
@@ -98,12 +102,7 @@ def _product(function: str, block, tile):
         return None if found.ok else "\n".join(found.failures[:2])
 
     def count(code: str, n: int = 128) -> Counters:
-        variant = _variant(function, code, block, tile)
-        rng = np.random.default_rng(0)
-        A, B, C = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(3))
-        size = np.int32(n)
-        args = size, size, size, np.float32(1), A, B, np.float32(0), C
-        return profile(code, function, variant.grid(n, n), block, args).counters
+        return profile_variant(_variant(function, code, block, tile), n, n, n).counters
 
     return correct, count
 

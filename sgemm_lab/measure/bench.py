@@ -10,7 +10,9 @@ How one figure comes about (the same text goes into the record, see `PROTOCOL`):
 4. Times are CUDA events in the stream, around one launch. Where cuBLAS takes less than 0.1 ms, one
    launch drowns in the few microseconds between two events, so several are launched back to back
    and divided by their number; after the first of them L2 is warm ("launches" in the record).
-   The overwriting also keeps the GPU busy while Python queues the launches.
+   The overwriting goes on for over a millisecond, so that everything is queued by the time the
+   first event is reached: a host core that has slept through a slow kernel wakes up too late
+   otherwise, and its delay is counted (on an H200, up to 0.17 ms of cuBLAS's 0.34 at N = 2048).
 5. Recorded are min, median, max of the times, and the median of the pairs' ratios with its 95 %
    interval from order statistics (no distribution assumed).
 """
@@ -49,7 +51,7 @@ NO_GPU = (
 )
 BATCH_MS = 0.1  # what lies between two events should last this long at least
 MAX_LAUNCHES = 20
-QUEUE_MS = 0.04  # what Python may need to queue one launch, with room to spare
+WAKE_MS, QUEUE_MS = 1.0, 0.05  # what the host may need to wake up, and to queue one launch
 
 Size = tuple[int, int, int]
 
@@ -104,8 +106,8 @@ def bench(
     """Times each variant at each size (N, or M, N, K), paired with cuBLAS; about `seconds` a point.
 
     A step stands for its default variant; step 0 paired with itself shows what the method cannot
-    tell apart. Ctrl-C ends the measuring and keeps what is there. Without a GPU nothing is timed, and
-    the result says so. Raises RuntimeError where a result is wrong, or cuBLAS would use TF32.
+    tell apart. Ctrl-C ends the measuring and keeps what is there. Without a GPU nothing is timed
+    and the result says so. Raises RuntimeError where a result is wrong, or cuBLAS would use TF32.
     """
     if not gpu_available():
         return Bench(message=NO_GPU)
@@ -204,8 +206,8 @@ class _Stand:
         return cp.cuda.get_elapsed_time(start, stop) / launches
 
     def time(self, call: Callable[[], None], launches: int) -> float:
-        """`_time` after L2 was flushed, for long enough that the launches are queued by then."""
-        for _ in range(math.ceil(QUEUE_MS * launches / max(self.flush_ms, 1e-3))):
+        """`_time` after L2 was flushed, for long enough that all is queued by then."""
+        for _ in range(math.ceil((WAKE_MS + QUEUE_MS * launches) / max(self.flush_ms, 0.01))):
             self.flush()
         return self._time(call, launches)
 
@@ -407,6 +409,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--all-variants", action="store_true", help="every legal macro setting")
     parser.add_argument("--seconds", type=float, default=0.3, help="about this long a point")
     parser.add_argument("--out", type=Path, help="file to add to; default book/measurements/")
+    parser.add_argument("--commit", help="where this copy came from, if it is no git checkout")
     given = parser.parse_args(argv)
 
     from tqdm import tqdm
@@ -420,6 +423,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     try:
         record = result.record()
+        record["provenance"]["commit"] = given.commit or record["provenance"]["commit"]
         path = given.out or MEASUREMENTS / f"{record['gpu']}.json"
         records.merge(path, record)
     except records.RecordError as error:

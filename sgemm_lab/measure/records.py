@@ -382,19 +382,9 @@ def _table(path: Path, changed: int) -> dict:
 
 def count(variant, M: int, N: int, K: int) -> dict:
     """Profiles `variant` at M×N×K on the PTX machine, α = 1, β = 0, and returns its counters."""
-    import numpy as np
+    from sgemm_lab.run.profile import profile_variant
 
-    from sgemm_lab.run.profile import profile
-
-    random = np.random.default_rng(0)
-    A, B = (random.standard_normal(s, dtype=np.float32) for s in ((M, K), (K, N)))
-    C = np.zeros((M, N), np.float32)
-    i, f = np.int32, np.float32
-    args = (i(M), i(N), i(K), f(1), A, B, f(0), C)
-    step = variant.step
-    grid, block = variant.grid(M, N), variant.block
-    result = profile(step.source, step.function, grid, block, args, options=variant.options)
-    return _plain(result.counters)
+    return _plain(profile_variant(variant, M, N, K).counters)
 
 
 def compile_report(variant, arch: str) -> dict:

@@ -132,7 +132,45 @@ _CUDA = SimpleNamespace(
     runtime=SimpleNamespace(getDeviceCount=lambda: 0, deviceSynchronize=lambda: None),
 )
 
-_NUMPY = ["abs", "allclose", "arange", "array", "array_equal", "ascontiguousarray", "asarray", "bool_", "concatenate", "dtype", "empty_like", "eye", "float32", "float64", "full", "full_like", "int32", "int64", "isnan", "linspace", "matmul", "max", "mean", "min", "nan", "ndarray", "ones", "ones_like", "pi", "sqrt", "sum", "uint8", "uint32", "uint64", "zeros", "zeros_like", "inf"]
+_NUMPY = [
+    "abs",
+    "allclose",
+    "arange",
+    "array",
+    "array_equal",
+    "ascontiguousarray",
+    "asarray",
+    "bool_",
+    "concatenate",
+    "dtype",
+    "empty_like",
+    "eye",
+    "float32",
+    "float64",
+    "full",
+    "full_like",
+    "int32",
+    "int64",
+    "isnan",
+    "linspace",
+    "matmul",
+    "max",
+    "mean",
+    "min",
+    "nan",
+    "ndarray",
+    "ones",
+    "ones_like",
+    "pi",
+    "sqrt",
+    "sum",
+    "uint8",
+    "uint32",
+    "uint64",
+    "zeros",
+    "zeros_like",
+    "inf",
+]
 
 
 class PtxBackend:

@@ -208,7 +208,7 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     right = True
     try:
-        for variant in _asked(given.what, given.all):
+        for variant in ladder.asked(given.what, given.all):
             found = check(variant, seed=given.seed)
             print(found, flush=True)
             right &= found.ok
@@ -216,25 +216,6 @@ def main(argv: list[str] | None = None) -> int:
         print(error.args[0], file=sys.stderr)
         return 2
     return 0 if right else 1
-
-
-def _asked(words: list[str], every: bool) -> list[Variant]:
-    macros = dict(word.split("=", 1) for word in words if "=" in word)
-    macros = {name: int(value) if _is_int(value) else value for name, value in macros.items()}
-    names = [word for word in words if "=" not in word]
-    steps = [ladder[int(name) if _is_int(name) else name] for name in names] or list(ladder)
-    if not every:
-        return [step(**macros) for step in steps]
-    return [
-        variant
-        for step in steps
-        for variant in step.variants()
-        if macros.items() <= variant.macros.items()
-    ]
-
-
-def _is_int(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
 
 
 def _shape(shape: Shape) -> str:

@@ -1,13 +1,19 @@
 """One launch on the PTX machine, counted. With or without a GPU the same numbers come out."""
 
+import argparse
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from ..simt import host
-from ..simt.counters import Counters, Tally
-from . import nvrtc
-from .backend import ARCH, progress
+import numpy as np
+
+from sgemm_lab.ladder import Step, Variant, ladder
+from sgemm_lab.run import nvrtc
+from sgemm_lab.run.backend import ARCH, progress
+from sgemm_lab.simt import host
+from sgemm_lab.simt.counters import Counters, Tally
+from sgemm_lab.simt.machine import Fault
 
 _LABELS = {
     "ffma": "multiply-adds (FFMA), per thread",
@@ -50,22 +56,20 @@ class Profile:
         ]
 
     def __repr__(self) -> str:
-        rows = self.rows()
-        wide, digits = (
-            max((len(f(row)) for row in rows), default=0)
-            for f in (lambda r: r[0], lambda r: f"{r[1]:,}")
-        )
+        rows = [(label, f"{count:,}") for label, count in self.rows()]
+        wide, digits = (max((len(row[n]) for row in rows), default=0) for n in (0, 1))
         head = f"{self.name}: grid {self.grid}, block {self.block}"
         return "\n".join(
-            [head, *(f"  {label:<{wide}}  {count:>{digits},}" for label, count in rows)]
+            [head, *(f"  {label:<{wide}}  {count:>{digits}}" for label, count in rows)]
         )
 
     def _repr_html_(self) -> str:
+        left, right = ('<td style="text-align:left">', '<td style="text-align:right">')
         rows = "".join(
-            f'<tr><td style="text-align:left">{label}</td><td style="text-align:right">{count:,}</td></tr>'
-            for label, count in self.rows()
+            f"<tr>{left}{label}</td>{right}{count:,}</td></tr>" for label, count in self.rows()
         )
-        return f"<table><caption>{self.name}: grid {self.grid}, block {self.block}</caption>{rows}</table>"
+        head = f"{self.name}: grid {self.grid}, block {self.block}"
+        return f"<table><caption>{head}</caption>{rows}</table>"
 
 
 def profile(
@@ -105,6 +109,44 @@ def profile(
         if array is not arg and getattr(arg, "ndim", 0):
             arg.set(array)
     return Profile(name, launch.grid, launch.block, tally.result(launch.program), seconds)
+
+
+def profile_variant(variant: Variant | Step, M: int, N: int, K: int) -> Profile:
+    """One product of M×K and K×N random matrices by a kernel of the ladder (alpha 1, beta 0)."""
+    variant = variant() if isinstance(variant, Step) else variant
+    rng, step = np.random.default_rng(0), variant.step
+    A, B = (rng.standard_normal(shape, dtype=np.float32) for shape in ((M, K), (K, N)))
+    C = np.empty((M, N), np.float32)
+    sizes = np.int32(M), np.int32(N), np.int32(K)
+    return profile(
+        step.source,
+        step.function,
+        variant.grid(M, N),
+        variant.block,
+        (*sizes, np.float32(1), A, B, np.float32(0), C),
+        options=variant.options,
+        filename=step.filename,
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m sgemm_lab profile 2 TILE=16 --size 256 256 256`; exit code 2 if misasked."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sgemm_lab profile", description="Count what kernels do, on the PTX machine."
+    )
+    parser.add_argument("what", nargs="+", help="steps (2 or 02_tiled) and macros (TILE=16)")
+    parser.add_argument("--size", type=int, nargs=3, default=(256, 256, 256), metavar=tuple("MNK"))
+    given = parser.parse_args(argv)
+    try:
+        for variant in ladder.asked(given.what):
+            if variant.step.function:
+                print(f"{variant.key}\n{profile_variant(variant, *given.size)}", flush=True)
+            else:
+                print(f"{variant.key}: a library call, nothing of ours to count")
+    except (KeyError, ValueError, ImportError, Fault) as error:
+        print(error.args[0], file=sys.stderr)
+        return 2
+    return 0
 
 
 def _to_host(arg):

@@ -222,8 +222,8 @@ def _line_chart(lines: list, device: Device, unit: str) -> Bundle:
     peak = max(value for _, _, points, _, _ in lines for _, value in points)
     step = _nice(peak / 4)
     top = step * math.ceil(peak / step - 1e-9)
-    longest = max(len(name) for name, *_ in lines)
-    left, right, first, bottom = 46, WIDTH - 14 - 8 * min(longest, 26), 26, 226
+    widest = max(_label_width(name) for name, *_ in lines)
+    left, right, first, bottom = 46, WIDTH - 14 - min(widest, 220), 26, 226
     spread = math.log2(sizes[-1] / sizes[0]) or 1
 
     def at(N: int, value: float) -> tuple[float, float]:
@@ -268,6 +268,11 @@ def _line_chart(lines: list, device: Device, unit: str) -> Bundle:
     )
     header = ["N", *(name for name, *_ in lines)]
     return figure(svg(WIDTH, bottom + 22, parts, alt), alt + ".", header, rows, caption)
+
+
+def _label_width(name: str) -> float:
+    """Units that a bold label may take, in the widest of the fonts a reader may have."""
+    return sum(10.4 if letter.isupper() or letter in "=_" else 8.8 for letter in name)
 
 
 def _labels(labels: list, bottom: float) -> list[str]:
