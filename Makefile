@@ -23,11 +23,8 @@ test: setup ## everything CI checks: pages, committed outputs, unit tests, every
 	$(PY) -m sgemm_lab run --check
 	$(TEST) tests book
 
-test-all: setup ## the same, and the slow tests
-	$(LINT)
-	$(BOOK)
-	$(PY) -m sgemm_lab run --check
-	$(TEST) -m "not gpu" tests book
+test-all: TEST += -m "not gpu"
+test-all: test ## the same, and the slow tests
 
 lab: setup ## open the notebooks in JupyterLab
 	$(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/book

@@ -6,12 +6,8 @@ For every kernel: seconds with bounds checks on (the minimum of three runs, comp
 the same with counters, and lane-instructions (PTX instructions times active lanes) a second.
 """
 
-import os
 import sys
 import time
-
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
 
 import numpy as np
 

@@ -280,6 +280,10 @@ def output(nb, name, text):
     cell(nb, name).outputs = [nbformat.v4.new_output("stream", text=text)]
 
 
+def path(*parts):
+    return "/".join(("", *parts, "x.py"))
+
+
 PROBLEMS = {
     "no Colab cell": (lambda nb: nb.cells.pop(0), "does not begin with the Colab cell"),
     "not executed": (lambda nb: cell(nb, "value").update(execution_count=None), "execute the"),
@@ -302,13 +306,15 @@ PROBLEMS = {
         lambda nb: nb.metadata.widgets[book.WIDGET_STATE].state.clear(),
         "shows a widget whose state is not in the notebook",
     ),
-    "home": (lambda nb: output(nb, "value", "/home/ada/x.py"), "a path of this machine"),
-    "temporary": (lambda nb: output(nb, "value", "in /tmp/ipy_1/x"), "a path of this machine"),
+    "home": (lambda nb: output(nb, "value", path("home", "ada")), "a path of this machine"),
+    "temporary": (lambda nb: output(nb, "value", path("tmp", "ipy_1")), "a path of this machine"),
     "packages": (lambda nb: output(nb, "value", "site-packages/cupy"), "a path of this machine"),
     "drive": (lambda nb: output(nb, "value", "C:\\Users\\ada"), "a path of this machine"),
     "address": (lambda nb: output(nb, "value", "<f at 0x7f00aa12>"), "an address in memory"),
     "path in a pane": (
-        lambda nb: nb.metadata.widgets[book.WIDGET_STATE].state.w0001.state.update(x="/root/x"),
+        lambda nb: nb.metadata.widgets[book.WIDGET_STATE].state.w0001.state.update(
+            x=path("root", "x")
+        ),
         "widget state holds a path of this machine",
     ),
     "one id twice": (lambda nb: cell(nb, "value").update(id="after"), "two cells have the id"),

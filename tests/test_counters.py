@@ -67,10 +67,14 @@ def test_many_warps_at_once_give_what_each_gives_alone():
     for width in (32, 64, 128):
         for store in (False, True):
             together = shared_wavefronts(words, active, width, store)
-            alone = [shared_wavefronts(w, a, width, store) for w, a in zip(words, active, strict=True)]
+            alone = [
+                shared_wavefronts(w, a, width, store) for w, a in zip(words, active, strict=True)
+            ]
             assert together.tolist() == alone
     together = global_sectors(words * 4, active, 32)
-    assert together.tolist() == [global_sectors(4 * w, a, 32) for w, a in zip(words, active, strict=True)]
+    assert together.tolist() == [
+        global_sectors(4 * w, a, 32) for w, a in zip(words, active, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,5 +86,5 @@ def test_many_warps_at_once_give_what_each_gives_alone():
     ],
 )
 def test_a_warp_of_the_wrong_shape_or_width_is_refused(call):
-    with pytest.raises(ValueError, match="32 lanes|width is"):
+    with pytest.raises(ValueError, match=r"32 lanes|width is"):
         call()

@@ -25,14 +25,14 @@ def kernel(body, params="int* out"):
     return f'extern "C" __global__ void f({params}) {{\n{body}\n}}'
 
 
-I = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
+INDEX = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("lanes", [32, 1 << 15])
 def test_branches_and_loops_that_differ_by_lane(arch, lanes):
     code = kernel(
-        I
+        INDEX
         + """
         int steps = 0;
         unsigned x = i + 1;
@@ -73,7 +73,7 @@ def test_every_thread_finds_its_own_coordinates_in_blocks_of_any_shape(block):
 
 def test_a_barrier_makes_all_of_a_blocks_writes_visible():
     code = kernel(
-        I
+        INDEX
         + """
         __shared__ int s[96];
         int t = threadIdx.x;
@@ -131,7 +131,7 @@ def test_named_barriers_with_a_count_join_some_warps():
 
 def test_arrays_that_do_not_fit_registers_live_in_local_memory():
     code = kernel(
-        I
+        INDEX
         + """
         int a[16];
         for (int n = 0; n < 16; ++n) a[(n * 7 + i) & 15] = n * i;
@@ -156,7 +156,8 @@ def test_vectors_bytes_halves_doubles_and_constants_are_loaded_and_stored():
     code = """
     __constant__ short table[4] = {-3, 5, -7, 11};
     __device__ int calls;
-    extern "C" __global__ void f(float4* v, signed char* b, unsigned short* h, double* d, float2* o) {
+    extern "C" __global__ void f(
+        float4* v, signed char* b, unsigned short* h, double* d, float2* o) {
         int i = threadIdx.x;
         float4 x = v[i];
         o[i] = make_float2(x.x + x.y * x.z, x.w + b[i]);
@@ -182,7 +183,7 @@ def test_vectors_bytes_halves_doubles_and_constants_are_loaded_and_stored():
 
 def test_a_pointer_may_point_at_shared_or_global_memory():
     code = kernel(
-        I
+        INDEX
         + """
         __shared__ int s[32];
         s[threadIdx.x] = 100 + i;
@@ -249,7 +250,7 @@ def test_atomics_on_one_address_are_all_counted_and_return_distinct_values():
 
 def test_a_switch_becomes_a_jump_table_or_a_tree_and_takes_every_case():
     cases = "".join(f"case {n}: x = x * {n + 2} + {7 * n}; break;\n" for n in range(12))
-    code = kernel(f"{I} int x = i; switch (i % 13) {{ {cases} default: x = -1; }} out[i] = x;")
+    code = kernel(f"{INDEX} int x = i; switch (i % 13) {{ {cases} default: x = -1; }} out[i] = x;")
     out = np.zeros(64, np.int32)
     run(code, (1,), (64,), (out,))
     assert out.tolist() == [
@@ -265,7 +266,8 @@ extern "C" __global__ void f(const float4* in, float4* out, int n) {
         unsigned to = (unsigned)__cvta_generic_to_shared(&s[g][t]);
         int bytes = 32 * g + t < n ? 16 : 0;
         const float4* from = bytes ? &in[32 * g + t] : in;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes));
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :: "r"(to), "l"(from), "r"(bytes));
         asm volatile("cp.async.commit_group;");
     }
     asm volatile("cp.async.wait_group WAIT;");
@@ -352,7 +354,7 @@ def test_a_write_far_past_an_array_never_lands_in_a_neighbour():
 
 def test_a_misaligned_vector_is_named():
     code = kernel(
-        I + "float4 v = *(const float4*)(B + 4 * i + 1);\nout[i] = v.x + v.y + v.z + v.w;",
+        INDEX + "float4 v = *(const float4*)(B + 4 * i + 1);\nout[i] = v.x + v.y + v.z + v.w;",
         "const float* B, float* out",
     )
     found = fault(code, args=(floats(8, 25), floats(64)), grid=(1,), block=(32,))
@@ -386,7 +388,7 @@ def test_an_unknown_opcode_is_named_with_its_line():
 
 def test_an_access_by_a_lane_that_is_switched_off_is_no_access():
     out = np.zeros(40, np.int32)
-    run(kernel(I + "if (i < 40) out[i] = out[39 - i] + 1;"), (2,), (32,), (out,))
+    run(kernel(INDEX + "if (i < 40) out[i] = out[39 - i] + 1;"), (2,), (32,), (out,))
     assert (out >= 1).all()
 
 
@@ -440,7 +442,7 @@ def test_a_python_float_for_a_float_is_refused_with_the_way_out():
 
 
 def test_only_the_chosen_blocks_run():
-    code = kernel(I + "out[i] = 1;")
+    code = kernel(INDEX + "out[i] = 1;")
     loaded = host.load(compile_ptx(code).text, code, "test.cu")
     out = np.zeros(128, np.int32)
     launch = loaded.launch("f", (4,), (32,), (out,), blocks=np.array([1, 3]))

@@ -1,4 +1,4 @@
-"""Every arithmetic instruction against Python's own whole numbers, and floats against exact ones."""
+"""Every arithmetic instruction against Python's whole numbers, and floats against exact ones."""
 
 from fractions import Fraction
 
@@ -75,8 +75,8 @@ REFERENCE = {
 }
 SIGNED_AND_NOT = ("s32", "u32", "s64", "u64")
 CASES = [
-    *((op, k) for op in ("add", "sub", "mul.lo", "mul.hi", "mad.lo", "min", "max", "div", "rem", "shr", "bfe")
-      for k in SIGNED_AND_NOT),
+    *((op, k) for op in ("add", "sub", "mul.lo", "mul.hi", "mad.lo", "min", "max", "div", "rem",
+                         "shr", "bfe") for k in SIGNED_AND_NOT),
     *((op, k) for op in ("neg", "abs") for k in ("s32", "s64")),
     *((op, k) for op in ("and", "or", "xor", "not", "cnot", "shl", "popc", "clz", "brev", "bfi")
       for k in ("b32", "b64")),
@@ -95,7 +95,9 @@ def test_an_integer_instruction_agrees_with_whole_numbers(opcode, kind):
     kinds = [f"u{8 * d.itemsize}" if d.kind == "u" else f"s{8 * d.itemsize}" for d in dtypes]
     if kind[0] == "b":
         kinds = [k.replace("b", "u") for k in kinds]
-    operands = [[wrap(pool[i], k) for i in column] for column, k in zip(columns, kinds, strict=True)]
+    operands = [
+        [wrap(pool[i], k) for i in column] for column, k in zip(columns, kinds, strict=True)
+    ]
     with np.errstate(all="ignore"):
         result = function(*(np.array(o, d) for o, d in zip(operands, dtypes, strict=True)))
     checked = 0
@@ -192,7 +194,7 @@ def test_comparisons_say_what_they_do_with_nan(name, expected):
     (("rmi",), "s32", "f32", [1.5, -1.5], [1, -2]),
     (("rpi",), "u32", "f32", [1.5, -1.5, 5e9], [2, 0, 2**32 - 1]),
     (("rzi",), "u64", "f64", [1e19, -1, 2e19], [10**19, 0, 2**64 - 1]),
-    (("rn",), "f32", "s64", [2**24 + 1, 2**40 + 2**16 + 1], [2**24, float(np.float32(2**40 + 2**16 + 1))]),
+    (("rn",), "f32", "s64", [2**24 + 1, 2**25 + 2, 2**25 + 6], [2**24, 2**25, 2**25 + 8]),
     (("rn",), "f32", "f64", [1 + 2.0**-24, 1 + 3 * 2.0**-24], [1.0, 1 + 2 * 2.0**-23]),
     (("rzi",), "f32", "f32", [1.7, -1.7], [1.0, -1.0]),
     (("sat",), "u8", "s32", [300, -5, 7], [255, 0, 7]),

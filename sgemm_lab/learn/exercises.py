@@ -60,7 +60,7 @@ def judge(name: str, code: str) -> Verdict:
     return Verdict(name, True, ("the result is right", exercise.asks))
 
 
-# --- a kernel over one vector ----------------------------------------------------------------------
+# --- a kernel over one vector -------------------------------------------------------------------
 
 _BLOCK = 256
 
@@ -78,11 +78,12 @@ def _scale_correct(code: str) -> str | None:
         x, y, _ = _scale(code, n)
         wrong = np.flatnonzero(y != np.float32(3) * x)
         if len(wrong):
-            return f"n = {n}: y[{wrong[0]}] is {y[wrong[0]]} and should be {np.float32(3) * x[wrong[0]]}"
+            first = wrong[0]
+            return f"n = {n}: y[{first}] is {y[first]} and should be {np.float32(3) * x[first]}"
     return None
 
 
-# --- a matrix product ------------------------------------------------------------------------------
+# --- a matrix product ---------------------------------------------------------------------------
 
 
 def _variant(

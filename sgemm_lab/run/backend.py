@@ -5,15 +5,20 @@ Only what the book uses is covered. Anything else raises an AttributeError that 
 
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
+from tqdm import tqdm
 
-from ..simt import host
-from ..simt.memory import POISON
-from . import nvrtc
+from sgemm_lab.run import nvrtc
+from sgemm_lab.simt import host
+from sgemm_lab.simt.memory import POISON
 
+BAR_AFTER = 4  # seconds without a word
 ARCH = "compute_75"  # what the PTX machine is given: the oldest GPU the book speaks of, the T4
 
 
@@ -35,7 +40,7 @@ class NoGpu(RuntimeError):
 
 
 class RawModule:
-    """`cupy.RawModule` for the PTX machine: CUDA C++ in `code`, compiled by NVRTC when first needed."""
+    """`cupy.RawModule` for the PTX machine: CUDA C++, compiled by NVRTC when first needed."""
 
     def __init__(
         self, *, code: str, options=(), name_expressions=None, filename: str = "kernel.cu"
@@ -81,23 +86,23 @@ class RawKernel:
             launch.run(step)
 
 
-class progress:
-    """A progress bar on stderr for a launch that takes more than a few seconds."""
+@contextmanager
+def progress(name: str) -> Iterator[Callable[[int, int], None]]:
+    """A function to call with (done, total): a text bar on stderr, once a launch takes seconds."""
+    began, bar = time.monotonic(), None
 
-    def __init__(self, name: str):
-        from tqdm.auto import tqdm
+    def step(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None and done < total and time.monotonic() - began > BAR_AFTER:
+            bar = tqdm(desc=name, unit="block", total=total, leave=False, file=sys.stderr)
+        if bar is not None:
+            bar.update(done - bar.n)
 
-        self.bar = tqdm(desc=name, unit="block", delay=4, leave=False, file=sys.stderr)
-
-    def __enter__(self):
-        def step(done: int, total: int) -> None:
-            self.bar.total = total
-            self.bar.update(done - self.bar.n)
-
-        return step
-
-    def __exit__(self, *_) -> None:
-        self.bar.close()
+    try:
+        yield step
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 def _poisoned(shape, dtype=np.float64, order="C") -> np.ndarray:
@@ -132,45 +137,12 @@ _CUDA = SimpleNamespace(
     runtime=SimpleNamespace(getDeviceCount=lambda: 0, deviceSynchronize=lambda: None),
 )
 
-_NUMPY = [
-    "abs",
-    "allclose",
-    "arange",
-    "array",
-    "array_equal",
-    "ascontiguousarray",
-    "asarray",
-    "bool_",
-    "concatenate",
-    "dtype",
-    "empty_like",
-    "eye",
-    "float32",
-    "float64",
-    "full",
-    "full_like",
-    "int32",
-    "int64",
-    "isnan",
-    "linspace",
-    "matmul",
-    "max",
-    "mean",
-    "min",
-    "nan",
-    "ndarray",
-    "ones",
-    "ones_like",
-    "pi",
-    "sqrt",
-    "sum",
-    "uint8",
-    "uint32",
-    "uint64",
-    "zeros",
-    "zeros_like",
-    "inf",
-]
+# What CuPy shares with NumPy, as far as the book needs it. `empty_like` is left out: see `empty`.
+_NUMPY = """
+    abs allclose arange array array_equal asarray ascontiguousarray bool_ concatenate dtype eye
+    float32 float64 full full_like inf int32 int64 isnan linspace matmul max mean min nan ndarray
+    ones ones_like pi sqrt sum uint32 uint64 uint8 zeros zeros_like
+"""
 
 
 class PtxBackend:
@@ -181,7 +153,7 @@ class PtxBackend:
     empty = staticmethod(_poisoned)
 
     def __init__(self):
-        for name in _NUMPY:
+        for name in _NUMPY.split():
             setattr(self, name, getattr(np, name))
 
     @staticmethod
@@ -191,9 +163,9 @@ class PtxBackend:
 
     def __getattr__(self, name: str):
         raise AttributeError(
-            f"cp.{name} is not covered without a GPU: here `cp` is a small stand-in for CuPy that runs "
-            f"kernels on the PTX machine. It has {', '.join(sorted(vars(self)))}, empty, asnumpy, "
-            "RawModule, RawKernel and cuda. For the rest use NumPy, or a machine with a GPU."
+            f"cp.{name} is not covered without a GPU: here `cp` is a small stand-in for CuPy that "
+            f"runs kernels on the PTX machine. It has {', '.join(sorted(vars(self)))}, empty, "
+            "asnumpy, RawModule, RawKernel and cuda. For the rest use NumPy, or a GPU."
         )
 
     def __repr__(self) -> str:

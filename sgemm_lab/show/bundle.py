@@ -1,14 +1,32 @@
 """What a cell shows: HTML for the page, and plain text that says the same, both chosen by us.
 
-nbval compares both, on machines with other library versions. So SVG is drawn here from rounded
-numbers, not by a plotting library whose bytes change with its version and fonts. Colours are CSS
-variables (--lab-ink, --lab-muted, --lab-faint, --lab-accent, --lab-paper), which a page may set;
-without them the figure follows the theme of the book, of JupyterLab and of Colab.
+nbval compares both, so the same call gives the same bytes. Charts of numbers are matplotlib's
+(`plot`), with a PNG for front ends that refuse HTML; pictures of memory and tiles are put together
+from the few shapes below. Colours are CSS variables (--lab-ink, --lab-muted, --lab-faint,
+--lab-accent, --lab-paper), which a page may set; without them the figure follows the theme of the
+book, of JupyterLab and of Colab.
 """
 
-from collections.abc import Iterable, Sequence
+import io
+import logging
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+
+# A first import may take long and then says so on stderr, which would be part of a cell's output.
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+
+import matplotlib.style  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+from PIL import Image  # noqa: E402
+
+WIDTH = 480  # units of every drawing; a column of 345 pixels still shows 9-pixel letters
+
+# The light theme, in which charts are drawn; `plot` puts the variables in their place.
+INK, MUTED, FAINT, ACCENT, PAPER = "#1f2328", "#57606a", "#d0d7de", "#b3470a", "#ffffff"
 
 STYLE = """<style>
 .lab{--i:var(--lab-ink,#1f2328);--m:var(--lab-muted,#57606a);--f:var(--lab-faint,#d0d7de);\
@@ -17,13 +35,11 @@ margin:1em 0;max-width:40rem;line-height:1.4}
 html[data-theme=dark] .lab,html[theme=dark] .lab,body[data-jp-theme-light=false] .lab{\
 --i:var(--lab-ink,#e6edf3);--m:var(--lab-muted,#9da7b3);--f:var(--lab-faint,#3d444d);\
 --a:var(--lab-accent,#ff9d5c);--p:var(--lab-paper,#121212)}
-.lab svg{display:block;width:100%;height:auto}
+.lab svg{display:block;width:100%;height:auto;stroke-linejoin:round}
 .lab text{font:13px system-ui,sans-serif;fill:var(--i)}
 .lab .m{fill:var(--m)}.lab .a{fill:var(--a)}.lab .b{font-weight:600}.lab .s{font-size:11px}
 .lab .f{fill:var(--f)}.lab .w{fill:var(--a);fill-opacity:.25}.lab .n{fill:none}
-.lab .lm{stroke:var(--m);fill:none}.lab .lf{stroke:var(--f);fill:none}\
-.lab .la{stroke:var(--a);fill:none}.lab .t{stroke-width:2}.lab .h{fill:var(--p);stroke:var(--m)}\
-.lab .ha{fill:var(--p);stroke:var(--a);stroke-width:2}
+.lab .lm{stroke:var(--m);fill:none}.lab .lf{stroke:var(--f);fill:none}
 .lab.lab figcaption,.lab.lab summary{font:inherit;font-size:.875em;color:var(--m);text-align:left;\
 margin:.3em 0}
 .lab table{border-collapse:collapse;font-size:.8125em;margin:.5em 0;color:var(--i)}
@@ -41,24 +57,34 @@ border:0;border-bottom:1px solid var(--f)}
 
 @dataclass(frozen=True)
 class Bundle:
-    """A cell's output: shown as `html` where HTML is shown, else as `text`."""
+    """A cell's output: shown as `html` where HTML is shown, else as `png` if any, or as `text`."""
 
     html: str
     text: str
+    png: bytes = b""
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        return {"text/html": self.html, "text/plain": self.text}
+    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
+        data = {"text/html": self.html, "text/plain": self.text}
+        if not self.png:
+            return data, {}
+        data["image/png"] = b64encode(self.png).decode()
+        return data, {"image/png": {"width": WIDTH}}
 
     def __repr__(self) -> str:
         return self.text
 
 
 def figure(
-    drawing: str, alt: str, header: Sequence[str], rows: Iterable[Sequence], caption: str = ""
+    drawing: str,
+    alt: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence],
+    caption: str = "",
+    png: bytes = b"",
 ) -> Bundle:
     """An SVG, a caption, and a folded table of the numbers that the SVG shows.
 
-    The plain text is the caption or, without one, `alt`; then the table.
+    The plain text is `alt`, then the table; `png` shows what the SVG shows.
     """
     rows = list(rows)
     note = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
@@ -66,6 +92,7 @@ def figure(
     return Bundle(
         f'<figure class="lab">{STYLE}{drawing}{note}{folded}</figure>',
         f"{alt}\n\n{table_text(header, rows)}",
+        png,
     )
 
 
@@ -107,6 +134,72 @@ def _markup(cell) -> str:
     return cell.markup if isinstance(cell, Cell) else escape(str(cell))
 
 
+# ----------------------------------------------------------------------------- matplotlib
+
+_LOOK = {
+    "figure.dpi": 72,  # a point is a unit of the SVG
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.02,  # inches
+    "figure.constrained_layout.h_pad": 0.04,
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib, and is wider than what pages use
+    "font.size": 13,
+    "text.color": INK,
+    "axes.titlesize": 11,
+    "axes.titlecolor": MUTED,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.labelsize": 11,
+    "axes.labelcolor": MUTED,
+    "grid.color": FAINT,
+    "grid.linewidth": 1,
+    "axes.titlepad": 9,
+    "xtick.major.pad": 5,
+    "xtick.minor.pad": 5,
+    "lines.markersize": 5,
+    "lines.markeredgewidth": 1.2,
+    **{f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")},
+    **{f"{axis}tick.{size}.size": 0 for axis in "xy" for size in ("major", "minor")},
+    **{f"{axis}tick.labelsize": 11 for axis in "xy"},
+    **{f"{axis}tick.labelcolor": MUTED for axis in "xy"},
+    "svg.fonttype": "none",
+}
+_VARIABLES = {INK: "var(--i)", MUTED: "var(--m)", FAINT: "var(--f)",
+              ACCENT: "var(--a)", PAPER: "var(--p)"}  # fmt: skip
+
+
+def plot(draw: Callable[[Axes], None], height: float, alt: str) -> tuple[str, bytes]:
+    """What `draw` draws on matplotlib's Axes, `WIDTH`×`height` units: an SVG and a PNG.
+
+    `draw` uses the colours above and no others, or KeyError is raised.
+    """
+    vector, pixels, png = io.StringIO(), io.BytesIO(), io.BytesIO()
+    salt = {"svg.hashsalt": alt}  # ids that no other chart of the page has
+    with matplotlib.style.context(["default", _LOOK, salt]):
+        page = Figure((WIDTH / 72, height / 72))
+        draw(page.add_subplot())
+        page.savefig(vector, format="svg", transparent=True)
+        page.savefig(pixels, format="png", dpi=2 * 72)  # crisp on fine screens, too
+    Image.open(pixels).convert("RGB").quantize(64).save(png, "png", optimize=True)
+    return svg(WIDTH, height, [_themed(vector.getvalue())], alt), png.getvalue()
+
+
+def _themed(drawing: str) -> str:
+    """The inside of matplotlib's SVG in the page's colours and font, short enough for a page."""
+    body = drawing[drawing.index("<g ") : drawing.rindex("</svg>")]  # no header, date, style sheet
+    for pattern, new in (
+        (r"\n\s*", ""),
+        (r'<g id="[^"]*"', "<g"),  # the same in every chart; what is referred to has a hash
+        (r' transform="rotate\(-0 [^"]*"', ""),
+        (r"'DejaVu Sans'[^;\"]*", "system-ui,sans-serif"),
+        ("xlink:href", "href"),
+        (r"\d+\.\d{3,}", lambda found: _n(float(found[0]))),
+        (r"#[0-9a-f]{6}\b(?=[;\"])", lambda found: _VARIABLES[found[0]]),
+    ):
+        body = re.sub(pattern, new, body)
+    return body
+
+
 # --------------------------------------------------------------------------------------- SVG
 
 
@@ -130,18 +223,14 @@ def rect(x: float, y: float, width: float, height: float, style: str) -> str:
     )
 
 
-def circle(x: float, y: float, radius: float, style: str) -> str:
-    return f'<circle cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius)}"{_class(style)}/>'
-
-
-def path(points: Iterable[tuple[float, float]], style: str, closed: bool = False) -> str:
+def path(points: Iterable[tuple[float, float]], style: str) -> str:
     """Straight lines from point to point."""
     steps = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
-    return f'<path d="M{steps}{"Z" * closed}"{_class(style)}/>'
+    return f'<path d="M{steps}"{_class(style)}/>'
 
 
 def _n(value: float) -> str:
-    return f"{value:.1f}".rstrip("0").rstrip(".").replace("-0", "0") if value else "0"
+    return f"{round(value, 1) + 0:g}"  # + 0: no "-0"
 
 
 def _class(style: str) -> str:

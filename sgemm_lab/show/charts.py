@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from sgemm_lab.devices import Device, devices
 from sgemm_lab.ladder import Variant
@@ -15,12 +17,18 @@ from sgemm_lab.ladder import ladder as steps
 from sgemm_lab.measure import records
 from sgemm_lab.measure.records import Run
 from sgemm_lab.show.bundle import (
+    ACCENT,
+    FAINT,
+    INK,
+    MUTED,
+    PAPER,
     STYLE,
+    WIDTH,
     Bundle,
     Cell,
-    circle,
     figure,
     path,
+    plot,
     rect,
     svg,
     table_html,
@@ -28,7 +36,6 @@ from sgemm_lab.show.bundle import (
     text,
 )
 
-WIDTH = 480  # units of every drawing; a column of 345 pixels still shows 9-pixel letters
 FLOAT = 4  # bytes
 SECTOR = 32  # bytes that memory delivers at least
 
@@ -51,39 +58,42 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
     top = max(100.0, *(r.pct_of_cublas for runs in columns.values() for r in runs.values()))
     heads = [(devices[gpu], label) for gpu, label in columns]
 
-    left, high, first = 204, 22, 34
-    right = WIDTH - _COLUMN * len(columns) - 10
-    bottom = first + high * len(numbers)
+    def x(units: float) -> float:  # from the left, in per cent, which the axis counts from `left`
+        left, right = 204, WIDTH - _COLUMN * len(columns) - 10
+        return (units - left) / (right - left) * top
 
-    def x(percent: float) -> float:
-        return left + (right - left) * percent / top
+    ends = [x(WIDTH - _COLUMN * n - 2) for n in reversed(range(len(columns)))]
 
-    parts = []
-    for percent in (0, 50, 100):
-        parts += [path([(x(percent), first - 6), (x(percent), bottom)], "lf")]
-        parts += [text(x(percent), first - 12, f"{percent}", "m s", "middle")]
-    for column, (device, label) in enumerate(heads):
-        at = right + _COLUMN * (column + 1) + 8
-        parts += [_mark(column, label, at - 5, first - 28, "")]
-        parts += [text(at, first - 10, _short(device), "m s", "end")]
-    for row, number in enumerate(numbers):
-        y = first + high * row + high / 2
-        here = number == step
-        if here:
-            parts += [rect(0, y - high / 2, WIDTH, high, "w")]
-        parts += [text(18, y + 4.5, str(number), "b" if here else "m", "end")]
-        parts += [text(26, y + 4.5, titles[number], "b" if here else "")]
-        for column, ((_, label), runs) in enumerate(columns.items()):
-            run = runs.get(number)
-            if run is None:
-                continue
-            parts += [_mark(column, label, x(run.pct_of_cublas), y, "a" if here else "")]
-            tone = "b" if here else "m" if run.stale else ""
-            at = right + _COLUMN * (column + 1) + 8
-            parts += [text(at, y + 4.5, _percent(run), tone, "end")]
+    def mark(axes: Axes, column: int, at: float, row: float, here: bool = False) -> None:
+        tone = ACCENT if here else MUTED
+        axes.plot(
+            at, row, _MARKERS[column % 3], color=tone, markersize=8, markeredgewidth=1 + here,
+            markerfacecolor=tone if heads[column][1] == "measured" else PAPER, clip_on=False,
+        )  # fmt: skip
+
+    def draw(axes: Axes) -> None:
+        axes.set(xlim=(x(0), x(WIDTH)), ylim=(len(numbers) - 0.5, -0.5), yticks=())
+        axes.xaxis.tick_top()
+        axes.set_xticks((0, 50, 100))
+        axes.set_xticks(ends, [_short(device) for device, _ in heads], minor=True, ha="right")
+        for column in range(len(heads)):
+            mark(axes, column, ends[column] - x(5) + x(0), -1.7)
+        for row, number in enumerate(numbers):
+            here = number == step
+            words = {"va": "center_baseline", "weight": "bold" if here else "normal"}
+            if here:
+                axes.axhspan(row - 0.5, row + 0.5, color=ACCENT, alpha=0.25, linewidth=0)
+            axes.text(x(18), row, number, ha="right", color=INK if here else MUTED, **words)
+            axes.text(x(26), row, titles[number], **words)
+            for column, runs in enumerate(columns.values()):
+                if run := runs.get(number):
+                    mark(axes, column, run.pct_of_cublas, row, here)
+                    tone = MUTED if run.stale and not here else INK
+                    axes.text(ends[column], row, _percent(run), ha="right", color=tone, **words)
+
     stale = any(run.stale for runs in columns.values() for run in runs.values())
     caption = f"Per cent of cuBLAS at M = N = K = {N}. " + " ".join(
-        f"{_GLYPHS[(column % 3, label == 'measured')]} {device.name}: {_origin(label)}."
+        f"{_glyph(column, label)} {device.name}: {_origin(label)}."
         for column, (device, label) in enumerate(heads)
     )
     caption += " * measured with another version of this kernel." * stale
@@ -95,7 +105,8 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
         [f"{number} {titles[number]}", *(_percent(runs.get(number)) for runs in columns.values())]
         for number in numbers
     ]
-    return figure(svg(WIDTH, bottom + 6, parts, alt), alt, header, rows, caption)
+    drawing, png = plot(draw, 38 + 22 * len(numbers), alt)
+    return figure(drawing, alt, header, rows, caption, png)
 
 
 _COLUMN = 44  # width of a GPU's column of numbers
@@ -151,18 +162,11 @@ def _percent(run: Run | None) -> str:
     return f"{value:.0f}" + "*" * run.stale if value >= 9.95 else f"{value:.1f}" + "*" * run.stale
 
 
-_GLYPHS = {(0, False): "□", (1, False): "○", (2, False): "△",
-           (0, True): "■", (1, True): "●", (2, True): "▲"}  # fmt: skip
+_MARKERS = "so^"  # a column's mark: its shape tells GPUs apart, filled is measured, hollow reported
 
 
-def _mark(column: int, label: str, x: float, y: float, tone: str) -> str:
-    """The column's mark: its shape tells GPUs apart, filled is measured and hollow is reported."""
-    style = {("measured", ""): "m", ("measured", "a"): "a"}.get((label, tone), "h" + tone)
-    if column % 3 == 0:
-        return rect(x - 4, y - 4, 8, 8, style)
-    if column % 3 == 1:
-        return circle(x, y, 4.5, style)
-    return path([(x - 5, y + 4), (x, y - 5), (x + 5, y + 4)], style, closed=True)
+def _glyph(column: int, label: str) -> str:
+    return ("■●▲" if label == "measured" else "□○△")[column % 3]
 
 
 # ------------------------------------------------------------------------------ over the sizes
@@ -219,39 +223,36 @@ def _line_name(variant: Variant, variants: Sequence[Variant], label: str) -> str
 
 def _line_chart(lines: list, device: Device, unit: str) -> Bundle:
     sizes = sorted({N for _, _, points, _, _ in lines for N, _ in points})
-    peak = max(value for _, _, points, _, _ in lines for _, value in points)
-    step = _nice(peak / 4)
-    top = step * math.ceil(peak / step - 1e-9)
-    widest = max(_label_width(name) for name, *_ in lines)
-    left, right, first, bottom = 46, WIDTH - 14 - min(widest, 220), 26, 226
-    spread = math.log2(sizes[-1] / sizes[0]) or 1
-
-    def at(N: int, value: float) -> tuple[float, float]:
-        along = math.log2(N / sizes[0]) / spread if sizes[-1] > sizes[0] else 0.5
-        return left + (right - left) * along, bottom - (bottom - first) * value / top
-
+    peak = max(value for _, _, points, *_ in lines for _, value in points)
     title = f"{'Per cent of cuBLAS' if unit == '%' else 'GFLOPS'} on {device.name}"
-    parts = [text(0, 12, title, "m s")]
-    for index in range(round(top / step) + 1):
-        y = at(sizes[0], step * index)[1]
-        parts += [path([(left, y), (right, y)], "lf")]
-        parts += [text(left - 6, y + 4, f"{step * index:,.0f}".replace(",", " "), "m s", "end")]
-    free = -math.inf
-    for N in sizes:
-        x = at(N, 0)[0]
-        if x - free >= 38:
-            parts += [text(x, bottom + 16, str(N), "m s", "middle")]
-            free = x
-    parts += [text(left - 26, bottom + 16, "N", "m s", "end")]
-    labels = []
-    for name, _, points, accent, runs in reversed(lines):  # the accent last, on top
-        stale = any(run.stale for run in runs)
-        tone = "lf" if stale else "la t" if accent else "lm"
-        parts += [path([at(*point) for point in points], tone)]
-        parts += [circle(*at(*point), 2.5, "a" if accent else "m") for point in points]
-        x, y = at(*points[-1])
-        labels.append((y, x, name + " *" * stale, "a b" if accent else "m"))
-    parts += _labels(labels, bottom)
+
+    def draw(axes: Axes) -> None:
+        axes.set_title(title)
+        axes.set_xlabel("M = N = K")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([N for N in sizes if N.bit_count() == 1] or sizes)  # powers of two
+        axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", " "))
+        axes.yaxis.set_major_locator(ticks := MaxNLocator(5, steps=(1, 2, 5, 10)))
+        axes.grid(False, axis="x")
+        top = ticks.tick_values(0, peak)[-1]
+        axes.set_ylim(0, top)
+        ordered = sorted(lines, key=lambda line: line[2][-1][1])
+        heights = _apart([points[-1][1] / top for _, _, points, *_ in ordered], 0.08)
+        for (name, _, points, accent, runs), height in zip(ordered, heights, strict=True):
+            stale = any(run.stale for run in runs)
+            tone = ACCENT if accent and not stale else MUTED
+            axes.plot(
+                *zip(*points, strict=True), "o:" if stale else "o-", color=tone,
+                linewidth=1 + accent, zorder=2 + accent, clip_on=False,
+            )  # fmt: skip
+            axes.annotate(
+                name + " *" * stale, points[-1], (1.02, height), textcoords="axes fraction",
+                va="center_baseline", color=tone, weight="bold" if accent else "normal",
+                arrowprops={"arrowstyle": "-", "color": FAINT, "shrinkA": 3, "shrinkB": 4,
+                            "relpos": (0, 0.5)},
+            )  # fmt: skip
+
     alt = f"{title} over N: " + "; ".join(
         f"{name} {', '.join(f'{_format(value)} at {N}' for N, value in ends)}"
         for name, _, points, *_ in lines
@@ -267,37 +268,16 @@ def _line_chart(lines: list, device: Device, unit: str) -> Bundle:
         else ""
     )
     header = ["N", *(name for name, *_ in lines)]
-    return figure(svg(WIDTH, bottom + 22, parts, alt), alt + ".", header, rows, caption)
+    drawing, png = plot(draw, 260, alt)
+    return figure(drawing, alt + ".", header, rows, caption, png)
 
 
-def _label_width(name: str) -> float:
-    """Units that a bold label may take, in the widest of the fonts a reader may have."""
-    return sum(10.4 if letter.isupper() or letter in "=_" else 8.8 for letter in name)
-
-
-def _labels(labels: list, bottom: float) -> list[str]:
-    """Labels at the ends of lines, moved apart where they would overlap."""
-    placed, y_free = [], -math.inf
-    ordered = sorted(labels)
-    heights = []
-    for y, *_ in ordered:
-        y_free = max(y, y_free + 15)
-        heights.append(y_free)
-    excess = heights[-1] - bottom if heights else 0
-    if excess > 0:  # push the stack up from below
-        limit = bottom
-        for index in range(len(heights) - 1, -1, -1):
-            heights[index] = min(heights[index], limit)
-            limit = heights[index] - 15
-    for (_, x, name, tone), y in zip(ordered, heights, strict=True):
-        placed.append(text(x + 8, y + 4.5, name, tone))
-    return placed
-
-
-def _nice(value: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
-    power = 10 ** math.floor(math.log10(value))
-    return next(m * power for m in (1, 2, 5, 10) if m * power >= value * (1 - 1e-9))
+def _apart(heights: Sequence[float], gap: float) -> np.ndarray:
+    """Ascending `heights` moved as little as puts neighbours a `gap` apart, between 0 and 1."""
+    steps = gap * np.arange(len(heights))
+    free = np.asarray(heights) - steps
+    middle = (np.maximum.accumulate(free) + np.minimum.accumulate(free[::-1])[::-1]) / 2
+    return middle.clip(0, max(0, 1 - steps[-1])) + steps
 
 
 def _format(value: float | None) -> str:
@@ -511,9 +491,7 @@ def warp_access(
         touched = sorted(set(zip(rows.tolist(), columns.tolist(), strict=True)))
         sectors = sorted({(r * shape[1] + c) * FLOAT // SECTOR for r, c in touched})
         parts += [text(left, 14, title, "b")]
-        told = (
-            f"{len(sectors)} {'sector' if len(sectors) == 1 else 'sectors'} for {rows.size} lanes"
-        )
+        told = f"{_sectors(len(sectors))} for {rows.size} lanes"
         parts += [text(left, 32, told, "a s" if accent else "m s")]
         for sector in sectors:
             parts += _sector(sector, shape, drawn_rows, shown_columns, left, top, cell)
@@ -526,7 +504,7 @@ def warp_access(
         used = len(touched) * FLOAT
         facts.append([title, rows.size, len(touched), len(sectors), len(sectors) * SECTOR, used])
     alt = f"One load of a warp from a row-major {shape[0]}×{shape[1]} matrix {name}: " + "; ".join(
-        f"{title}: {sectors} sectors, {fetched} bytes fetched for {used} used"
+        f"{title}: {_sectors(sectors)}, {fetched} bytes fetched for {used} used"
         for title, _, _, sectors, fetched, used in facts
     )
     height = 44 + drawn_rows * cell + 4
@@ -536,6 +514,10 @@ def warp_access(
         "Shaded: the 32-byte sectors that are fetched; filled: the elements that are used."
     )
     return figure(svg(WIDTH, height, parts, alt), alt + ".", header, facts, caption)
+
+
+def _sectors(count: int) -> str:
+    return f"{count} sector{'s' * (count != 1)}"
 
 
 def _sector(sector, shape, drawn_rows, shown_columns, left, top, cell) -> list[str]:

@@ -1,8 +1,9 @@
 """PTX instructions → closures over the slots of a register file.
 
-Everything that can be known before a launch is worked out here, once a kernel: which slot an operand
-has, as what type it is read, which function computes it. `BUILDERS` is the table of what the machine
-knows; a closure takes the running batch (machine.py) and does one instruction for all its lanes.
+Everything that can be known before a launch is worked out here, once a kernel: which slot an
+operand has, as what type it is read, which function computes it. `BUILDERS` is the table of what
+the machine knows; a closure takes the running batch (machine.py) and does one instruction for all
+its lanes.
 """
 
 from collections import Counter
@@ -100,7 +101,7 @@ def _place(variables, space: str) -> tuple[dict[str, int], int]:
 
 
 def decode(kernel: Kernel) -> Program:
-    """Kernel → Program. Raises PtxError naming an opcode that the machine doesn't know, and its line."""
+    """Kernel → Program. Raises PtxError that names an unknown opcode and its line."""
     program = Program(kernel)
     shared, program.shared_size = _place(kernel.variables.values(), "shared")
     local, program.local_size = _place(kernel.variables.values(), "local")
@@ -360,7 +361,7 @@ def _setp(program: Program, ins: Instruction):
     return setp
 
 
-# --- memory instructions ---------------------------------------------------------------------------
+# --- memory instructions ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,7 +524,7 @@ def _atom(program: Program, ins: Instruction):
 
 
 def _cp(program: Program, ins: Instruction):
-    """cp.async: the data is fetched at once and lands in shared memory at the wait that covers it."""
+    """cp.async: data is fetched at once and lands in shared memory at the wait that covers it."""
     if ins.mods[0] != "async":
         return None
     if ins.mods[1] == "commit_group":
@@ -555,7 +556,7 @@ def _cp(program: Program, ins: Instruction):
     return lambda m: m.start_copy(put, get, given)
 
 
-# --- warps -----------------------------------------------------------------------------------------
+# --- warps --------------------------------------------------------------------------------------
 
 
 def _shfl(program: Program, ins: Instruction):
@@ -578,8 +579,11 @@ def _shfl(program: Program, ins: Instruction):
         segment, limit = bound >> 8 & 31, bound & 31
         last, first = here & segment | limit & ~segment, here & segment
         place = {
-            "up": here - by, "down": here + by, "bfly": here ^ by, "idx": first | by & 31 & ~segment,
-        }[mode]  # fmt: skip
+            "up": here - by,
+            "down": here + by,
+            "bfly": here ^ by,
+            "idx": first | by & 31 & ~segment,
+        }[mode]
         inside = place >= last if mode == "up" else place <= last
         place = np.where(inside, place, here)
         m.write(to, np.take_along_axis(values, place & 31, axis=1).astype(u32).reshape(-1))

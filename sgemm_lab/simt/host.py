@@ -77,7 +77,7 @@ class Loaded:
     ) -> Launch:
         """A launch that is checked and ready to run.
 
-        name: as it stands in the PTX; shown: as the reader wrote it; args: NumPy arrays and scalars.
+        name: as it stands in the PTX; shown: as the reader wrote it; args: NumPy arrays, scalars.
         Raises TypeError or ValueError, naming the argument, its value and the way out.
         """
         program: Program = self.program(name)
@@ -87,7 +87,8 @@ class Loaded:
         threads = int(np.prod(block))
         if threads > MAX_THREADS:
             raise ValueError(
-                f"{name}: block {tuple(block)} has {threads} threads; a block may have {MAX_THREADS}"
+                f"{name}: block {tuple(block)} has {threads} threads; "
+                f"a block may have {MAX_THREADS}"
             )
         needed = program.shared_size + shared_mem
         if needed > shared_limit:
@@ -102,7 +103,8 @@ class Loaded:
         given = signature(self.source, shown or name, len(kernel.params))
         if len(args) != len(kernel.params):
             raise TypeError(
-                f"{name} takes {len(kernel.params)} arguments ({', '.join(given.names)}); {len(args)} were given"
+                f"{name} takes {len(kernel.params)} arguments ({', '.join(given.names)}); "
+                f"{len(args)} were given"
             )
         memory = GlobalMemory()
         params = bytearray(
@@ -149,12 +151,14 @@ def _packed(param: Param, label: str, dtype, value, memory: GlobalMemory, kernel
     if isinstance(value, np.ndarray) and value.ndim:
         if param.type not in ("u64", "b64", "s64"):
             raise TypeError(
-                f"{kernel}: {label} is a scalar parameter; it was given an array of shape {value.shape}"
+                f"{kernel}: {label} is a scalar parameter; "
+                f"it was given an array of shape {value.shape}"
             )
         if not value.flags.c_contiguous:
             raise ValueError(
-                f"{kernel}: {label} is not C-contiguous (shape {value.shape}, strides {value.strides}); a kernel "
-                "sees only a pointer and would read it as contiguous. Pass cp.ascontiguousarray(…)"
+                f"{kernel}: {label} is not C-contiguous (shape {value.shape}, strides "
+                f"{value.strides}); a kernel sees only a pointer and would read it as contiguous. "
+                "Pass cp.ascontiguousarray(…)"
             )
         if dtype is not None and value.dtype != dtype:
             raise TypeError(
@@ -165,8 +169,9 @@ def _packed(param: Param, label: str, dtype, value, memory: GlobalMemory, kernel
     if param.type in ("f32", "f64"):
         wanted = np.float32 if param.type == "f32" else np.float64
         if not isinstance(value, wanted):
+            kind = "float" if size == 4 else "double"
             raise TypeError(
-                f"{kernel}: {label} is a {'float' if size == 4 else 'double'} and was given {value!r} "
+                f"{kernel}: {label} is a {kind} and was given {value!r} "
                 f"({type(value).__name__}), whose bytes CuPy would pass as they are. "
                 f"Write np.{wanted.__name__}({value!r})"
             )

@@ -6,7 +6,7 @@ a closure over slots of the register file (decode.py); here it costs one or two 
 thousands of lanes.
 
 Divergence: the lanes of a batch stand at a set of fronts, one (block of code, mask) each. The front
-with the lowest block runs next, and fronts that meet merge, so lanes reconverge where the code does.
+with the lowest block runs next, and fronts that meet merge: lanes reconverge where the code does.
 A write under a partial mask keeps the old value of the other lanes only where a waiting front still
 reads that register (its live registers say so): a guard around a whole loop costs nothing.
 Lanes park at a barrier and go on when every lane of their block that hasn't returned has arrived.
@@ -45,7 +45,7 @@ class _Everything:
 
 
 class _Narrowed:
-    """Within it, only the lanes whose predicate holds are active, and all others keep their values."""
+    """Within it only the lanes whose predicate holds are active; all others keep their values."""
 
     def __init__(self, batch: "Batch", predicate: int, negated: bool):
         self.batch, self.predicate, self.negated = batch, predicate, negated
@@ -119,8 +119,10 @@ class Batch:
             index = (number % gx, number // gx % gy, number // (gx * gy))[n]
             return np.repeat(index.astype("u4"), self.padded)
         uniform = {
-            "ntid": launch.block[n], "nctaid": launch.grid[n], "_SZ": WARP, "nwarpid": self.padded // WARP,
-        }  # fmt: skip
+            "ntid": launch.block[n],
+            "nctaid": launch.grid[n],
+            "nwarpid": self.padded // WARP,
+        }
         if name == "WARP_SZ":
             return np.array([WARP], "u4")
         if base.startswith("lanemask_"):
@@ -261,7 +263,8 @@ class Batch:
             what = f"{verb} {element}, {end}: {whole}"
             raise self.fault("out-of-bounds", what, access.line, lane)
         if position % access.size:
-            what = f"{verb} {access.size} bytes at {element}, which is not a multiple of {access.size} bytes"
+            size = access.size
+            what = f"{verb} {size} bytes at {element}, which is not a multiple of {size} bytes"
             raise self.fault("misaligned", what, access.line, lane)
         if region is not None and not region.writeable and access.kind in ("store", "atomic"):
             raise self.fault(

@@ -140,9 +140,9 @@ class GlobalMemory:
     def add(self, name: str, array: np.ndarray) -> int:
         """Place an array; returns its address. The same memory placed twice gets one window."""
         for region in self.regions.values():
-            if region.nbytes and array.nbytes == region.nbytes:
-                if array.ctypes.data == region.data.ctypes.data:
-                    return region.base
+            place = region.data.ctypes.data, region.nbytes
+            if array.nbytes and place == (array.ctypes.data, array.nbytes):
+                return region.base
         window = len(self.regions) + 1
         base = window * WINDOW + WINDOW // 2
         self.regions[window] = region_of(name, array, base)
