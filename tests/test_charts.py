@@ -1,16 +1,25 @@
+import base64
+import hashlib
+import io
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
+import matplotlib
 import numpy as np
 import pytest
+from PIL import Image
 from test_records import measured_run, record
 
 from sgemm_lab.devices import devices
 from sgemm_lab.ladder import ladder
 from sgemm_lab.measure import records
+from sgemm_lab.paths import ROOT
+from sgemm_lab.show import bundle as look
 from sgemm_lab.show import charts
-from sgemm_lab.show.bundle import Bundle, figure, table_html, table_text
+from sgemm_lab.show.bundle import Bundle, figure, plot, table_html, table_text
 
 LANES = np.arange(32)
 
@@ -50,32 +59,76 @@ def test_every_figure_folds_away_the_numbers_it_shows_and_says_them_in_plain_tex
             assert any(all(w in line for w in words) for line in bundle.text.splitlines()), words
 
 
-def test_the_same_call_gives_the_same_bytes(figures):
-    assert {n: f.html for n, f in every_figure().items()} == {n: f.html for n, f in figures.items()}
+def test_the_same_call_gives_the_same_bytes_in_every_process(figures):
+    code = """
+import hashlib, sys
+sys.path.insert(0, "tests")
+from test_charts import every_figure
+assert "matplotlib.pyplot" not in sys.modules
+print([hashlib.sha256(f.html.encode() + f.png).hexdigest() for f in every_figure().values()])"""
+    other, again = (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        ).stdout
+        for _ in range(2)
+    )
+    here = [hashlib.sha256(f.html.encode() + f.png).hexdigest() for f in figures.values()]
+    assert other == again == f"{here}\n"
+
+
+def test_a_chart_comes_with_a_picture_for_front_ends_that_refuse_html(figures):
+    for name, bundle in figures.items():
+        assert bool(bundle.png) == name.startswith(("ladder", "speed")), name
+    data, metadata = figures["ladder"]._repr_mimebundle_()
+    png = base64.b64decode(data["image/png"])
+    assert len(png) < 60_000 and b"Software" not in png
+    width = metadata["image/png"]["width"]
+    assert Image.open(io.BytesIO(png)).width == 2 * width, "crisp on fine screens"
+
+
+def test_a_readers_own_matplotlib_settings_change_nothing(figures):
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "pink", "svg.fonttype": "path"}):
+        assert charts.ladder(2) == figures["ladder"]
+        assert matplotlib.rcParams["font.size"] == 30, "and are not changed"
 
 
 def test_colours_are_variables_with_a_fallback_never_literals_in_the_drawing(figures):
     for name, bundle in figures.items():
         drawing = re.search(r"<svg.*</svg>", bundle.html, re.S)[0]
-        assert not re.search(r"#[0-9a-fA-F]{3}|rgb\(|style=", drawing), name
-    style = figures["ladder"].html
-    for variable in ("ink", "muted", "faint", "accent", "paper"):
-        assert len(re.findall(rf"var\(--lab-{variable},#\w+\)", style)) == 2, "light and dark"
+        assert not re.search(r"[ :\"]#[0-9a-fA-F]{3}\b|[ :]#[0-9a-fA-F]{6}|rgb\(", drawing), name
+        assert "<style" not in drawing, "it would be the whole page's"
+    light, dark = re.findall(
+        r"--i:var\(--lab-ink,(#\w+)\);--m:var\(--lab-muted,(#\w+)\);--f:var\(--lab-faint,(#\w+)\);"
+        r"\s*--a:var\(--lab-accent,(#\w+)\);--p:var\(--lab-paper,(#\w+)\)",
+        figures["ladder"].html,
+    )
+    assert light == (look.INK, look.MUTED, look.FAINT, look.ACCENT, look.PAPER)
+    assert not set(light) & set(dark)
+    with pytest.raises(KeyError):
+        plot(lambda axes: axes.plot([1, 2], color="#123456"), 100, "a colour that has no variable")
+
+
+def test_ids_are_unique_on_a_page_and_every_reference_has_its_target(figures):
+    drawings = [re.search(r"<svg.*</svg>", f.html, re.S)[0] for f in figures.values()]
+    ids = [set(re.findall(r' id="([^"]+)"', drawing)) for drawing in drawings]
+    assert sum(map(len, ids)) == len(set().union(*ids)) > 5
+    for drawing, own in zip(drawings, ids, strict=True):
+        assert set(re.findall(r"(?:url\(|href=\")#(\w+)", drawing)) <= own
 
 
 def test_nothing_is_drawn_outside_its_drawing(figures):
     for name, bundle in figures.items():
         drawing = svg_of(bundle)
         _, _, width, height = map(float, drawing.get("viewBox").split())
-        for shape in drawing:
-            x, y = (float(shape.get(k, shape.get("c" + k, 0))) for k in "xy")
+        for shape in drawing.iter():
+            x, y = (float(shape.get(k, 0)) for k in "xy")
             w, h = (float(shape.get(k, 0)) for k in ("width", "height"))
             assert min(x, y) >= -1 and x + w <= width + 1 and y + h <= height + 1, (name, shape)
 
 
 def test_the_ladder_marks_the_step_in_hand_and_labels_who_measured(figures):
     drawing = svg_of(figures["ladder"])
-    bold = [t.text for t in drawing.iter("text") if t.get("class") == "b"]
+    bold = [t.text for t in drawing.iter("text") if "font-weight: 700" in t.get("style")]
     assert "Shared-memory tiles" in bold and "Naive" not in bold
     assert "T4: reported, R1" in figures["ladder"].html
     assert "RTX 2080 Super: reported, R3" in figures["ladder"].html
@@ -114,10 +167,18 @@ def test_lines_are_labelled_with_what_tells_them_apart(tmp_path):
 
 
 def test_labels_at_the_ends_of_lines_do_not_overlap():
-    placed = charts._labels([(200.0, 0, "a", ""), (201.0, 0, "b", ""), (220.0, 0, "c", "")], 222)
-    heights = sorted(float(re.search(r' y="([\d.]+)"', t)[1]) for t in placed)
-    assert all(b - a >= 14.9 for a, b in pairwise(heights))
-    assert heights[-1] <= 222 + 5
+    for given in ([0.5], [0.2, 0.6], [0.5, 0.5, 0.51], [0, 0, 0.01, 0.9], [0.3, 0.99, 1, 1]):
+        placed = charts._apart(given, 0.08)
+        assert all(b - a >= 0.0799 for a, b in pairwise(placed)), placed
+        assert placed[0] >= 0 and placed[-1] <= 1, placed
+    assert charts._apart([0.2, 0.6], 0.08).tolist() == [0.2, 0.6], "where there is room, nothing"
+
+
+def test_sizes_are_labelled_as_plain_numbers_at_powers_of_two(figures):
+    labels = [t.text for t in svg_of(figures["speed %"]).iter("text")]
+    assert labels[:4] == ["256", "512", "1024", "2048"] and "768" not in labels
+    svg = svg_of(figures["speed"])
+    assert {"256", "4096", "0", "5 000"} <= {t.text for t in svg.iter("text")}
 
 
 def test_a_chart_without_data_says_so():
@@ -185,7 +246,7 @@ def test_the_tiling_of_an_edge_block_stops_at_the_edge():
 )
 def test_a_warps_sectors_are_counted_from_the_addresses(rows, columns, shape, sectors):
     bundle = charts.warp_access(("here", rows, columns), shape=shape)
-    assert f"{sectors} sector" in bundle.text.splitlines()[0]
+    assert f": {sectors} sector{'s' * (sectors > 1)}, " in bundle.text.splitlines()[0]
     from sgemm_lab.simt.counters import global_sectors
 
     addresses = 4 * (np.broadcast_to(rows, 32) * shape[1] + columns)
@@ -206,7 +267,8 @@ def test_tables_escape_their_cells_and_line_up():
 
 def test_a_bundle_shows_our_html_and_our_text():
     bundle = figure("<svg/>", "alt", ["h"], [["1"]])
-    assert bundle._repr_mimebundle_() == {"text/html": bundle.html, "text/plain": bundle.text}
+    shown = {"text/html": bundle.html, "text/plain": bundle.text}
+    assert bundle._repr_mimebundle_() == (shown, {}), "and no picture where none was drawn"
     assert repr(bundle) == bundle.text
 
 

@@ -30,7 +30,7 @@ INK, MUTED, FAINT, ACCENT, PAPER = "#1f2328", "#57606a", "#d0d7de", "#b3470a", "
 
 STYLE = """<style>
 .lab{--i:var(--lab-ink,#1f2328);--m:var(--lab-muted,#57606a);--f:var(--lab-faint,#d0d7de);\
---a:var(--lab-accent,#b3470a);--p:var(--lab-paper,#fff);color:var(--i);\
+--a:var(--lab-accent,#b3470a);--p:var(--lab-paper,#ffffff);color:var(--i);\
 margin:1em 0;max-width:40rem;line-height:1.4}
 html[data-theme=dark] .lab,html[theme=dark] .lab,body[data-jp-theme-light=false] .lab{\
 --i:var(--lab-ink,#e6edf3);--m:var(--lab-muted,#9da7b3);--f:var(--lab-faint,#3d444d);\

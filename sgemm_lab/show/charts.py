@@ -64,20 +64,16 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
 
     ends = [x(WIDTH - _COLUMN * n - 2) for n in reversed(range(len(columns)))]
 
-    def mark(axes: Axes, column: int, at: float, row: float, here: bool = False) -> None:
-        tone = ACCENT if here else MUTED
-        axes.plot(
-            at, row, _MARKERS[column % 3], color=tone, markersize=8, markeredgewidth=1 + here,
-            markerfacecolor=tone if heads[column][1] == "measured" else PAPER, clip_on=False,
-        )  # fmt: skip
-
     def draw(axes: Axes) -> None:
         axes.set(xlim=(x(0), x(WIDTH)), ylim=(len(numbers) - 0.5, -0.5), yticks=())
         axes.xaxis.tick_top()
         axes.set_xticks((0, 50, 100))
         axes.set_xticks(ends, [_short(device) for device, _ in heads], minor=True, ha="right")
-        for column in range(len(heads)):
-            mark(axes, column, ends[column] - x(5) + x(0), -1.7)
+        for column, (_, label) in enumerate(heads):
+            axes.annotate(
+                _glyph(column, label), (ends[column], 1), (0, 21), ("data", "axes fraction"),
+                textcoords="offset points", ha="right", color=MUTED,
+            )  # fmt: skip
         for row, number in enumerate(numbers):
             here = number == step
             words = {"va": "center_baseline", "weight": "bold" if here else "normal"}
@@ -85,9 +81,14 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
                 axes.axhspan(row - 0.5, row + 0.5, color=ACCENT, alpha=0.25, linewidth=0)
             axes.text(x(18), row, number, ha="right", color=INK if here else MUTED, **words)
             axes.text(x(26), row, titles[number], **words)
-            for column, runs in enumerate(columns.values()):
+            for column, ((_, label), runs) in enumerate(columns.items()):
                 if run := runs.get(number):
-                    mark(axes, column, run.pct_of_cublas, row, here)
+                    tone = ACCENT if here else MUTED
+                    axes.plot(
+                        run.pct_of_cublas, row, _MARKERS[column % 3], color=tone, clip_on=False,
+                        markerfacecolor=tone if label == "measured" else PAPER, markersize=8,
+                        markeredgewidth=1 + here,
+                    )  # fmt: skip
                     tone = MUTED if run.stale and not here else INK
                     axes.text(ends[column], row, _percent(run), ha="right", color=tone, **words)
 
@@ -105,7 +106,7 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
         [f"{number} {titles[number]}", *(_percent(runs.get(number)) for runs in columns.values())]
         for number in numbers
     ]
-    drawing, png = plot(draw, 38 + 22 * len(numbers), alt)
+    drawing, png = plot(draw, 42 + 22 * len(numbers), alt)
     return figure(drawing, alt, header, rows, caption, png)
 
 
@@ -230,7 +231,8 @@ def _line_chart(lines: list, device: Device, unit: str) -> Bundle:
         axes.set_title(title)
         axes.set_xlabel("M = N = K")
         axes.set_xscale("log", base=2)
-        axes.set_xticks([N for N in sizes if N.bit_count() == 1] or sizes)  # powers of two
+        powers = [N for N in sizes if N.bit_count() == 1]  # of two
+        axes.set_xticks(powers if len(powers) > 1 else sizes)
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", " "))
         axes.yaxis.set_major_locator(ticks := MaxNLocator(5, steps=(1, 2, 5, 10)))
