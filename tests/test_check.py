@@ -96,7 +96,7 @@ def test_two_runs_that_differ_are_caught(monkeypatch):
     def shaky(variant, A, B, C, **scalars):
         real(variant, A, B, C, **scalars)
         if next(runs) == 6:  # after the six compared runs
-            C[0, 0] = np.nextafter(np.float32(C[0, 0]), np.float32(np.inf))
+            C[0, 0] += 1
 
     monkeypatch.setattr(checker, "launch", shaky)
     (failure,) = check(TILED, shapes=[(7, 9, 5)]).failures
