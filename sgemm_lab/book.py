@@ -43,6 +43,7 @@ TAGS = {
 MAX_LINES = 20
 TIMEOUT = 120  # seconds a cell
 AT_ONCE = 2  # notebooks
+README_CHART = BOOK / "_static" / "ladder.png"  # drawn from the records, as in the chapters
 
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -321,8 +322,8 @@ def run(
     written. Prints what is wrong, cell by cell, and a summary line. Returns the exit status: 0, or
     1 when anything is wrong.
     """
+    wrong, good = [] if paths else readme_chart(check), []
     paths = [Path(p).resolve() for p in paths] if paths else notebooks()
-    wrong, good = [], []
     for path, result in asyncio.run(execute_all(paths, timeout)).items():
         if isinstance(result, NotebookError):
             wrong.append(str(result))
@@ -342,6 +343,20 @@ def run(
         print("To write the notebooks anew: python -m sgemm_lab run", file=sys.stderr)
     print(summary(good))
     return int(bool(wrong))
+
+
+def readme_chart(check: bool) -> list[str]:
+    """Draws the README's chart anew, or with `check` says that the file is not what it would be."""
+    from sgemm_lab.show import charts
+
+    png = charts.ladder().png
+    if README_CHART.exists() and README_CHART.read_bytes() == png:
+        return []
+    if check:
+        return [f"{show(README_CHART)}: image differs from what the records give"]
+    README_CHART.write_bytes(png)
+    print(f"wrote {show(README_CHART)}")
+    return []
 
 
 def keep_tagged(now: NotebookNode, old: NotebookNode) -> None:

@@ -172,14 +172,15 @@ class PtxBackend:
         return "<cp: NumPy arrays and the PTX machine (no GPU here)>"
 
 
-@cache
-def backend():
-    """CuPy, or the stand-in."""
+def _cupy_or(stand_in: PtxBackend):
     if gpu_available():
         import cupy
 
         return cupy
-    return PtxBackend()
+    return stand_in
 
 
-cp = backend()
+ptx = (
+    PtxBackend()
+)  # also there on a machine with a GPU: a kernel that may be wrong runs on it first
+cp = _cupy_or(ptx)

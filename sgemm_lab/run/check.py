@@ -13,7 +13,7 @@ from itertools import count, product
 import numpy as np
 
 from sgemm_lab.ladder import Step, Variant, ladder
-from sgemm_lab.run.backend import cp, gpu_available
+from sgemm_lab.run.backend import cp, ptx
 from sgemm_lab.run.launch import launch
 
 EPS = float(np.finfo(np.float32).eps)
@@ -82,7 +82,9 @@ def default_shapes(variant: Variant) -> tuple[Shape, ...]:
     )
 
 
-def check(variant: Variant | Step, shapes: Iterable[Shape] | None = None, seed: int = 0) -> Check:
+def check(
+    variant: Variant | Step, shapes: Iterable[Shape] | None = None, seed: int = 0, on=cp
+) -> Check:
     """Run a variant on random inputs of each shape (M, N, K) and compare with float64.
 
     On each shape: small whole numbers must come out exactly; random numbers within
@@ -93,7 +95,8 @@ def check(variant: Variant | Step, shapes: Iterable[Shape] | None = None, seed: 
 
     eps is 2⁻²³. Rounding errors of a sum of K products grow like √K, so that √K·eps is generous
     to FP32 and, at K = 512, too strict for TF32; see Higham and Mary, "A new approach to
-    probabilistic rounding error analysis" (2019). A step stands for its default variant.
+    probabilistic rounding error analysis" (2019). A step stands for its default variant. `on` is
+    where it runs, as for `launch`.
     """
     variant = variant() if isinstance(variant, Step) else variant
     shapes = default_shapes(variant) if shapes is None else tuple(map(tuple, shapes))
@@ -102,19 +105,19 @@ def check(variant: Variant | Step, shapes: Iterable[Shape] | None = None, seed: 
     worst, worst_at, failures = 0.0, None, []
     for shape in shapes:
         try:
-            error, problem = _try(variant, shape, rng, turns)
+            error, problem = _try(variant, shape, rng, turns, on)
         except RuntimeError as fault:  # the PTX machine's findings, or the GPU's
             error, problem = 0.0, str(fault)
         if problem:
             failures.append(f"{_shape(shape)}: {problem}")
-            if gpu_available() and "restart" in problem:
+            if on is not ptx and "restart" in problem:
                 break  # nothing more can run in this process
         elif error > worst:
             worst, worst_at = error, shape
     return Check(variant, shapes, worst, worst_at, tuple(failures))
 
 
-def _try(variant: Variant, shape: Shape, rng, turns) -> tuple[float, str | None]:
+def _try(variant: Variant, shape: Shape, rng, turns, on) -> tuple[float, str | None]:
     """The largest error as a fraction of its bound, and the first thing that was wrong."""
     M, N, K = shape
     whole = [rng.integers(-4, 5, size).astype(np.float32) for size in ((M, K), (K, N), (M, N))]
@@ -123,7 +126,7 @@ def _try(variant: Variant, shape: Shape, rng, turns) -> tuple[float, str | None]
     for alpha, beta in (SCALARS[0], *(SCALARS[next(turns) % len(SCALARS)] for _ in range(2))):
         about = f"alpha={alpha:g}, beta={beta:g}"
         for kind, inputs in (("whole numbers", whole), ("random numbers", real)):
-            result, problem = _run(variant, inputs, alpha, beta)
+            result, problem = _run(variant, inputs, alpha, beta, on)
             if problem:
                 return worst, f"{problem} ({about})"
             right, bound = _expected(inputs, alpha, beta)
@@ -133,21 +136,21 @@ def _try(variant: Variant, shape: Shape, rng, turns) -> tuple[float, str | None]
             if problem:
                 return worst, f"{problem} ({kind}, {about})"
             worst = max(worst, error)
-    again, problem = _run(variant, inputs, alpha, beta)
+    again, problem = _run(variant, inputs, alpha, beta, on)
     if problem or again.tobytes() != result.tobytes():
         return worst, problem or "two runs on the same input differ: threads race"
     return worst, None
 
 
-def _run(variant: Variant, inputs: list, alpha: float, beta: float):
+def _run(variant: Variant, inputs: list, alpha: float, beta: float, on):
     """C on the host, and whether anything was written that should not have been."""
     A, B, C = inputs
     if beta == 0:
         C = np.full_like(C, 0)
         C.view(np.uint32)[...] = NAN
-    placed = [_between_guards(array) for array in (A, B, C)]
-    launch(variant, *(inner for _, inner in placed), alpha=alpha, beta=beta)
-    A_after, B_after, C_after = (cp.asnumpy(outer).view(np.uint32) for outer, _ in placed)
+    placed = [_between_guards(array, on) for array in (A, B, C)]
+    launch(variant, *(inner for _, inner in placed), alpha=alpha, beta=beta, on=on)
+    A_after, B_after, C_after = (on.asnumpy(outer).view(np.uint32) for outer, _ in placed)
     for name, before, after in (("A", A, A_after), ("B", B, B_after)):
         if (after[GUARD:-GUARD] != before.reshape(-1).view(np.uint32)).any():
             return C, f"{name} was written to"
@@ -158,12 +161,12 @@ def _run(variant: Variant, inputs: list, alpha: float, beta: float):
     return C_after[GUARD:-GUARD].view(np.float32).reshape(C.shape), None
 
 
-def _between_guards(array: np.ndarray):
-    """A one-dimensional array of cp with guards full of NaN, and the part between them."""
+def _between_guards(array: np.ndarray, on):
+    """A one-dimensional array with guards full of NaN, and the part between them."""
     outer = np.empty(array.size + 2 * GUARD, np.float32)
     outer.view(np.uint32)[...] = NAN
     outer[GUARD:-GUARD] = array.reshape(-1)
-    outer = cp.asarray(outer)
+    outer = on.asarray(outer)
     return outer, outer[GUARD:-GUARD].reshape(array.shape)
 
 

@@ -13,51 +13,52 @@ import numpy as np
 
 from sgemm_lab.ladder import GRID_LIMITS, STATIC_SHARED_PER_BLOCK, THREADS_PER_BLOCK, Step, Variant
 from sgemm_lab.run import nvrtc
-from sgemm_lab.run.backend import cp, gpu_available
+from sgemm_lab.run.backend import cp, gpu_available, ptx
 
 INT_MAX = 2**31 - 1
 
 
-def launch(variant: Variant | Step, A, B, C=None, alpha: float = 1.0, beta: float = 0.0):
+def launch(variant: Variant | Step, A, B, C=None, alpha: float = 1.0, beta: float = 0.0, on=cp):
     """C = alpha·A·B + beta·C with one kernel of the ladder; returns C when it is finished.
 
     A is M×K, B is K×N, C is M×N: contiguous row-major float32 arrays of `cp`, C apart from A and B.
     C is made if it is not given, and not read if beta is 0. A step stands for its default variant.
+    `on` is where it runs: cp, or backend.ptx for the PTX machine and NumPy arrays in any case.
     Raises TypeError or ValueError, before anything runs, for what the kernel would misread or the
     device refuse, and RuntimeError if the kernel itself failed.
     """
-    run = prepare(variant, A, B, C, alpha, beta)
+    run = prepare(variant, A, B, C, alpha, beta, on)
     result = run()
-    _synchronise(variant)
+    _synchronise(variant, on)
     return result
 
 
 def prepare(
-    variant: Variant | Step, A, B, C=None, alpha: float = 1.0, beta: float = 0.0
+    variant: Variant | Step, A, B, C=None, alpha: float = 1.0, beta: float = 0.0, on=cp
 ) -> Callable[[], object]:
     """All of launch's checks, and the compilation; calling what is returned launches, without
     waiting, and gives C. For timing the same launch many times."""
     variant = variant() if isinstance(variant, Step) else variant
     if not isinstance(variant, Variant):
         raise TypeError(f"{_kind(variant)} is no variant of a step. Use ladder[2](TILE=16).")
-    M, N, K = _shapes(A, B, C)
+    M, N, K = _shapes(A, B, C, on)
     alpha, beta = _scalar("alpha", alpha), _scalar("beta", beta)
     if C is None:
         if beta != 0:
             raise ValueError(f"beta={beta} scales C, but no C was given. Pass C, or leave beta 0.")
-        C = cp.empty((M, N), dtype=cp.float32)
+        C = on.empty((M, N), dtype=on.float32)
     if variant.step.function is None:
         refuse_tf32()
-        return lambda: _cublas(A, B, C, alpha, beta)
+        return lambda: _cublas(A, B, C, alpha, beta, on)
 
     grid, block = variant.grid(M, N), variant.block
     if problem := limits(grid, block, variant.shared_bytes):
         raise ValueError(f"{variant.key}, M={M}, N={N}: {problem}")
-    _check_capability(variant)
+    _check_capability(variant, on)
     if M == 0 or N == 0:
         return lambda: C
     step = variant.step
-    function = kernel(step.source, variant.options, step.function, step.filename)
+    function = kernel(step.source, variant.options, step.function, step.filename, on)
     args = (np.int32(M), np.int32(N), np.int32(K), alpha, A, B, beta, C)
 
     def run():
@@ -102,22 +103,22 @@ def refuse_tf32() -> None:
 
 
 @lru_cache(maxsize=256)
-def kernel(source: str, options: tuple[str, ...], function: str, filename: str = "kernel.cu"):
+def kernel(source: str, options: tuple[str, ...], function: str, filename: str, on=cp):
     """The compiled kernel, once per process. CompileError shows the lines of the source."""
-    named = {} if gpu_available() else {"filename": filename}  # CuPy has no such parameter
+    named = {"filename": filename} if on is ptx else {}  # CuPy has no such parameter
     try:
-        return cp.RawModule(code=source, options=options, **named).get_function(function)
+        return on.RawModule(code=source, options=options, **named).get_function(function)
     except Exception as error:
         if type(error).__name__ == "CompileException":  # CuPy's: say it in our words
             nvrtc.compile_ptx(source, options, filename=filename)
         raise
 
 
-def _shapes(A, B, C) -> tuple[int, int, int]:
+def _shapes(A, B, C, on) -> tuple[int, int, int]:
     """M, N and K, once every array is what a kernel can read."""
     arrays = {"A": A, "B": B} | ({} if C is None else {"C": C})
     for name, array in arrays.items():
-        _check_kind(name, array)
+        _check_kind(name, array, on)
     (M, K), (rows, N) = A.shape, B.shape
     if rows != K:
         raise ValueError(
@@ -135,8 +136,8 @@ def _shapes(A, B, C) -> tuple[int, int, int]:
     return M, N, K
 
 
-def _check_kind(name: str, array) -> None:
-    if not isinstance(array, cp.ndarray):
+def _check_kind(name: str, array, on) -> None:
+    if not isinstance(array, on.ndarray):
         raise TypeError(f"{name} is a {_kind(array)}. Use cp.asarray({name}, dtype=cp.float32).")
     if array.dtype != np.float32:
         raise TypeError(
@@ -170,10 +171,10 @@ def _check_output(C, inputs: dict) -> None:
             )
 
 
-def _check_capability(variant: Variant) -> None:
-    if not gpu_available():
+def _check_capability(variant: Variant, on) -> None:
+    if on is ptx:
         return
-    digits = cp.cuda.Device().compute_capability  # "75", "90", "120"
+    digits = on.cuda.Device().compute_capability  # "75", "90", "120"
     capability = int(digits[:-1]), int(digits[-1])
     if capability < variant.step.min_capability:
         raise ValueError(
@@ -190,22 +191,22 @@ def _scalar(name: str, value) -> np.float32:
     return np.float32(value)
 
 
-def _cublas(A, B, C, alpha: np.float32, beta: np.float32):
+def _cublas(A, B, C, alpha: np.float32, beta: np.float32, on):
     if alpha == 1 and beta == 0:
-        cp.matmul(A, B, out=C)
+        on.matmul(A, B, out=C)
     elif beta == 0:
-        C[...] = alpha * cp.matmul(A, B)
+        C[...] = alpha * on.matmul(A, B)
     else:
-        C[...] = alpha * cp.matmul(A, B) + beta * C
+        C[...] = alpha * on.matmul(A, B) + beta * C
     return C
 
 
-def _synchronise(variant: Variant | Step) -> None:
+def _synchronise(variant: Variant | Step, on) -> None:
     """Wait for the GPU, so that a kernel's failure is reported here and not by a later call."""
-    if not gpu_available():
+    if on is ptx:
         return
     try:
-        cp.cuda.Device().synchronize()
+        on.cuda.Device().synchronize()
     except Exception as error:
         raise RuntimeError(
             f"{variant!r} failed on the GPU ({error}). CUDA is unusable in this process from here "
