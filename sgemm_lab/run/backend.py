@@ -17,6 +17,7 @@ from tqdm import tqdm
 from sgemm_lab.run import nvrtc
 from sgemm_lab.simt import host
 from sgemm_lab.simt.memory import POISON
+from sgemm_lab.simt.sanitizer import never_written
 
 BAR_AFTER = 4  # seconds without a word
 ARCH = "compute_75"  # what the PTX machine is given: the oldest GPU the book speaks of, the T4
@@ -109,7 +110,7 @@ def _poisoned(shape, dtype=np.float64, order="C") -> np.ndarray:
     """`cp.empty`: memory nobody wrote holds NaN (or −1), the same on every machine."""
     array = np.empty(shape, dtype, order)
     array.reshape(-1).view(np.uint8)[:] = POISON
-    return array
+    return never_written(array)
 
 
 class _Event:

@@ -1,19 +1,28 @@
-"""One launch on the PTX machine, counted. With or without a GPU the same numbers come out."""
+"""One launch on the PTX machine, counted and examined. With or without a GPU the same comes out."""
 
 import argparse
+import html
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 
 import numpy as np
 
 from sgemm_lab.ladder import Step, Variant, ladder
 from sgemm_lab.run import nvrtc
-from sgemm_lab.run.backend import ARCH, progress
+from sgemm_lab.run.backend import ARCH, progress, ptx
 from sgemm_lab.simt import host
 from sgemm_lab.simt.counters import Counters, Tally
-from sgemm_lab.simt.machine import Fault
+from sgemm_lab.simt.machine import Fault, Launch
+from sgemm_lab.simt.sanitizer import (
+    Finding,
+    Sanitizer,
+    order_finding,
+    order_sensitive,
+    other_orders,
+)  # fmt: skip
 
 _LABELS = {
     "ffma": "multiply-adds (FFMA), per thread",
@@ -36,9 +45,11 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Profile:
-    """What one launch did. `.counters` holds the exact counts, `.seconds` how long this took here.
+    """What one launch did. `.counters` holds the exact counts, `.findings` what is wrong with it
+    (None: nobody looked), `.seconds` how long this took here.
 
-    The seconds are those of the PTX machine and say nothing about a GPU.
+    After a fault the counts are what they were when the launch stopped. The seconds are those of
+    the PTX machine and say nothing about a GPU.
     """
 
     name: str
@@ -46,6 +57,7 @@ class Profile:
     block: tuple[int, ...]
     counters: Counters
     seconds: float = field(compare=False)
+    findings: tuple[Finding, ...] | None = None
 
     def rows(self) -> list[tuple[str, int]]:
         """(label, count) of every counter that is not zero."""
@@ -59,9 +71,18 @@ class Profile:
         rows = [(label, f"{count:,}") for label, count in self.rows()]
         wide, digits = (max((len(row[n]) for row in rows), default=0) for n in (0, 1))
         head = f"{self.name}: grid {self.grid}, block {self.block}"
-        return "\n".join(
-            [head, *(f"  {label:<{wide}}  {count:>{digits}}" for label, count in rows)]
-        )
+        counts = (f"  {label:<{wide}}  {count:>{digits}}" for label, count in rows)
+        return "\n".join([head, *counts, *(f"  {line}" for line in self._said())])
+
+    def _said(self) -> list[str]:
+        """The findings, a line each."""
+        if self.findings is None:
+            return []
+        times = (f" ({found.count:,} times)" if found.count > 1 else "" for found in self.findings)
+        return [
+            f"{found.kind}: {found.message}{often}"
+            for found, often in zip(self.findings, times, strict=True)
+        ] or ["no findings"]
 
     def _repr_html_(self) -> str:
         left, right = ('<td style="text-align:left">', '<td style="text-align:right">')
@@ -69,7 +90,8 @@ class Profile:
             f"<tr>{left}{label}</td>{right}{count:,}</td></tr>" for label, count in self.rows()
         )
         head = f"{self.name}: grid {self.grid}, block {self.block}"
-        return f"<table><caption>{head}</caption>{rows}</table>"
+        said = "".join(f"<li>{html.escape(line)}</li>" for line in self._said())
+        return f"<table><caption>{head}</caption>{rows}</table>{said and f'<ul>{said}</ul>'}"
 
 
 def profile(
@@ -83,32 +105,78 @@ def profile(
     arch: str = ARCH,
     shared_mem: int = 0,
     filename: str = "kernel.cu",
+    sanitize: bool = True,
 ) -> Profile:
-    """Run one launch on the PTX machine and count what it does.
+    """Run one launch on the PTX machine, count what it does and find what is wrong with it.
 
     code: CUDA C++; name: the kernel, also a template instantiation such as "tiled<16>";
     args: NumPy or CuPy arrays (written to, as by a real launch) and NumPy scalars; options: as for
-    NVRTC, "-DTILE=16"; shared_mem: bytes of dynamic shared memory.
-    Raises CompileError, TypeError and ValueError before anything runs, Fault where the kernel
-    leaves its arrays.
+    NVRTC, "-DTILE=16"; shared_mem: bytes of dynamic shared memory; sanitize: look for races and
+    other mistakes too. A kernel whose result may depend on the order of warps is then run twice
+    more, on copies.
+    Raises CompileError, TypeError and ValueError before anything runs; without sanitize, Fault
+    where the kernel leaves its arrays, which is a finding otherwise.
     """
-    ptx = nvrtc.compile_ptx(code, options, arch, filename, (name,) if "<" in name else ())
-    loaded = host.load(ptx.text, code, filename)
-    lowered = ptx.names.get(name, name)
+    compiled = nvrtc.compile_ptx(code, options, arch, filename, (name,) if "<" in name else ())
+    loaded = host.load(compiled.text, code, filename)
+    lowered = compiled.names.get(name, name)
     local = [_to_host(arg) for arg in args]
-    tally = Tally()
-    launch = loaded.launch(
-        lowered, grid, block, local, shown=name, shared_mem=shared_mem,
-        shared_limit=1 << 20, watch=tally,
+    tally, sanitizer = Tally(), Sanitizer(code, options)
+    prepare = partial(
+        loaded.launch, lowered, grid, block, shown=name, shared_mem=shared_mem,
+        shared_limit=1 << 20,
     )  # fmt: skip
+    launch = prepare(local, watch=(tally, sanitizer) if sanitize else tally)
     began = time.perf_counter()
+    orders = _Orders(launch, loaded, local) if sanitize else None
     with progress(name) as step:
-        launch.run(step)
+        try:
+            launch.run(step)
+        except Fault as fault:
+            if not sanitize:
+                raise
+            sanitizer.fault(fault)
+    findings = sanitizer.findings if sanitize else None
+    if orders and not findings:
+        findings = orders.findings(prepare)
     seconds = time.perf_counter() - began
     for arg, array in zip(args, local, strict=True):
         if array is not arg and getattr(arg, "ndim", 0):
             arg.set(array)
-    return Profile(name, launch.grid, launch.block, tally.result(launch.program), seconds)
+    counters = tally.result(launch.program)
+    return Profile(name, launch.grid, launch.block, counters, seconds, findings)
+
+
+class _Orders:
+    """A launch again, with warps and blocks in other orders, where that may change the result."""
+
+    def __init__(self, launch: Launch, loaded: host.Loaded, args: Sequence):
+        self.launch, self.loaded, self.args = launch, loaded, args
+        self.line = order_sensitive(launch.program)
+        self.before = None if self.line is None else self._memory()
+
+    def _memory(self) -> dict[str, np.ndarray]:
+        regions = self.launch.memory.regions.values()
+        return {region.name: region.data.copy() for region in regions}
+
+    def findings(self, prepare: Callable[..., Launch]) -> tuple[Finding, ...]:
+        if self.before is None:
+            return ()
+        regions = self.launch.memory.regions.values()
+        after = self._memory()
+        try:
+            for turns in other_orders(self.launch.threads):
+                for region in regions:
+                    if region.writeable:
+                        region.data[:] = self.before[region.name]
+                prepare(self.args, turns=turns, blocks=self.launch.numbers[::-1]).run()
+                if found := order_finding(self.launch, self.line, after):
+                    return (found,)
+        finally:
+            for region in regions:
+                if region.writeable:
+                    region.data[:] = after[region.name]
+        return ()
 
 
 def profile_variant(variant: Variant | Step, M: int, N: int, K: int) -> Profile:
@@ -116,7 +184,7 @@ def profile_variant(variant: Variant | Step, M: int, N: int, K: int) -> Profile:
     variant = variant() if isinstance(variant, Step) else variant
     rng, step = np.random.default_rng(0), variant.step
     A, B = (rng.standard_normal(shape, dtype=np.float32) for shape in ((M, K), (K, N)))
-    C = np.empty((M, N), np.float32)
+    C = ptx.empty((M, N), np.float32)
     sizes = np.int32(M), np.int32(N), np.int32(K)
     return profile(
         step.source,

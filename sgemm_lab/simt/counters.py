@@ -188,8 +188,10 @@ class Tally:
     def __init__(self):
         self.warps: Counter = Counter()  # block of code → warps that ran it
         self.lanes: Counter = Counter()  # → lanes that ran it
-        self.count: Counter = Counter()
+        self.executed: Counter = Counter()  # memory, after what ptxas does to loads and stores
+        self.written: Counter = Counter()  # memory, as the PTX has it
         self._mask, self._active = None, 0
+        self._destination = None  # of the cp.async whose source comes next
 
     def active_warps(self, batch: Batch) -> int:
         if batch.mask is None:
@@ -209,29 +211,51 @@ class Tally:
 
     def access(self, batch: Batch, access: Access, space: str, reach: Reach, start: int) -> None:
         """A memory instruction passed its checks; lanes touch start + reach.relative."""
+        if access.kind == "copy" and space == "shared":
+            self._destination = reach, start
         measure = _MEASURES.get((space, access.kind))
         if measure is None:
             return
         name, cost = measure
-        key = (name, access.size, start % SECTOR if space == "global" else start % 4)
+        warps = self.active_warps(batch)
+        for count, pieces in (
+            (self.written, ((0, access.size),)),
+            (self.executed, access.executed),
+        ):
+            for offset, size in pieces:
+                count[name] += warps
+                for unit, amount in self._cost(batch, access, reach, start + offset, size, cost):
+                    count[name, unit] += amount
+
+    def _cost(
+        self, batch: Batch, access: Access, reach: Reach, start: int, size: int, cost
+    ) -> tuple:
+        """(unit, amount) pairs of one access of `size` bytes a lane, remembered with its reach."""
+        key = (cost, size, start % SECTOR)
+        if cost is _copied_sectors and "cg" in access.ins.mods:
+            to, first = self._destination
+            key = (*key, to, first % SECTOR)
         found = reach.notes.get(key)
         if found is None:
-            addresses = np.broadcast_to(reach.relative, batch.lanes).reshape(-1, WARP) + start
+            addresses = _by_warp(batch, reach, start)
             active = batch.active_lanes().reshape(-1, WARP)
-            found = reach.notes[key] = cost(addresses.astype(np.int64), active, 8 * access.size)
-        self.count[name] += self.active_warps(batch)
-        for unit, amount in found:
-            self.count[name, unit] += amount
+            if len(key) > 3:
+                found = cost(addresses, active, 8 * size, _by_warp(batch, to, first))
+            else:
+                found = cost(addresses, active, 8 * size)
+            reach.notes[key] = found
+        return found
 
-    def result(self, program) -> Counters:
-        """The counts as Counters, given the program that was watched."""
+    def result(self, program, written: bool = False) -> Counters:
+        """The counts as Counters, given the program that was watched; memory as executed, or as
+        `written` in the PTX."""
         by_class: Counter = Counter()
         ffma = 0
         for at, warps in self.warps.items():
             for name, number in program.classes[at].items():
                 by_class[name] += warps * number
             ffma += self.lanes[at] * program.classes[at]["ffma"]
-        count = self.count
+        count = self.written if written else self.executed
         return Counters(
             instructions=sum(by_class.values()),
             ffma=ffma,
@@ -252,8 +276,20 @@ class Tally:
         )
 
 
+def _by_warp(batch: Batch, reach: Reach, start: int) -> np.ndarray:
+    """Each lane's address as int64 [warps, 32]."""
+    relative = np.broadcast_to(reach.relative, batch.lanes).reshape(-1, WARP)
+    return relative.astype(np.int64) + start
+
+
 def _sectors(addresses, active, width):
     return (("sectors", int(np.sum(global_sectors(addresses, active, width)))),)
+
+
+def _copied_sectors(addresses, active, width, destinations=None):
+    if destinations is None:
+        return _sectors(addresses, active, width)
+    return (("sectors", int(np.sum(copy_sectors(addresses, destinations, active)))),)
 
 
 def _wavefronts(store):
@@ -269,7 +305,7 @@ def _wavefronts(store):
 _MEASURES = {
     ("global", "load"): ("global_load", _sectors),
     ("global", "store"): ("global_store", _sectors),
-    ("global", "copy"): ("copy", _sectors),
+    ("global", "copy"): ("copy", _copied_sectors),
     ("shared", "load"): ("shared_load", _wavefronts(False)),
     ("shared", "store"): ("shared_store", _wavefronts(True)),
 }

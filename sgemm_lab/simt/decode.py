@@ -16,6 +16,7 @@ from . import opcodes
 from .memory import LOCAL_WINDOW, SHARED_WINDOW, UNSIGNED, Shifted
 from .opcodes import DTYPES
 from .ptx import SIZES, Address, Imm, Instruction, Kernel, PtxError, Reg, Symbol, Vector
+from .ptxas import executed
 
 WARP = 32
 BOOL = np.dtype(bool)
@@ -39,6 +40,7 @@ class Program:
     live: list[frozenset[int]] = field(default_factory=list)
     exits: list[tuple] = field(default_factory=list)
     classes: list[Counter] = field(default_factory=list)  # per block: opcode class → instructions
+    pieces: tuple | None = None  # of the instruction being decoded: see Access.executed
 
     def new_slot(self, key, value) -> int:
         if key not in self.slots:
@@ -100,20 +102,28 @@ def _place(variables, space: str) -> tuple[dict[str, int], int]:
     return layout, end
 
 
+_EXIT_CLASSES = {
+    "branch": "branch", "switch": "branch", "jump": "branch", "barrier": "barrier",
+}  # fmt: skip
+
+
 def decode(kernel: Kernel) -> Program:
     """Kernel → Program. Raises PtxError that names an unknown opcode and its line."""
     program = Program(kernel)
     shared, program.shared_size = _place(kernel.variables.values(), "shared")
     local, program.local_size = _place(kernel.variables.values(), "local")
     program.layout = shared | local
-    for block in kernel.blocks:
-        program.code.append([_closure(program, ins) for ins in block.instructions])
+    pieces = executed(kernel, shared)
+    for number, block in enumerate(kernel.blocks):
+        code = []
+        for index, ins in enumerate(block.instructions):
+            program.pieces = pieces.get((number, index))
+            code.append(_closure(program, ins))
+        program.code.append(code)
         program.classes.append(Counter(opcode_class(ins) for ins in block.instructions))
         program.exits.append(_exit(program, block))
-        if block.exit[0] in ("branch", "switch") or block.exit[0] == "jump":
-            program.classes[-1]["branch"] += 1
-        elif block.exit[0] == "barrier":
-            program.classes[-1]["barrier"] += 1
+        if block.exit[0] in _EXIT_CLASSES:
+            program.classes[-1][_EXIT_CLASSES[block.exit[0]]] += 1
     program.live = [
         frozenset(program.slots[name] for name in names if name in program.slots)
         for names in kernel.live_in
@@ -375,6 +385,12 @@ class Access:
     offset: int
     unit: int  # bytes of one component
     count: int  # components: 1, 2, 4
+    pieces: tuple[tuple[int, int], ...] | None = None  # (offset, bytes) executed for it: ptxas.py
+
+    @property
+    def executed(self) -> tuple[tuple[int, int], ...]:
+        """What the chip does for this instruction; none where another's access covers it."""
+        return ((0, self.size),) if self.pieces is None else self.pieces
 
     @property
     def size(self) -> int:
@@ -406,6 +422,7 @@ def _access(program: Program, ins: Instruction, kind: str, address: Address) -> 
         address.offset,
         SIZES[ins.mods[-1]],
         count,
+        program.pieces,
     )
 
 
@@ -632,6 +649,17 @@ def _activemask(program: Program, ins: Instruction):
     return activemask
 
 
+def _warp_barrier(program: Program, ins: Instruction):
+    """bar.warp.sync: the lanes are together already; who watches is told that they met."""
+    members = program.source(ins.operands[0], DTYPES["u32"])
+
+    def warp_barrier(m):
+        named = np.broadcast_to(m.registers[members].view(DTYPES["u32"]), m.lanes)
+        m.meet(named.reshape(-1, WARP), ins.line)
+
+    return warp_barrier
+
+
 def _nothing(program: Program, ins: Instruction):
     return lambda m: None
 
@@ -647,8 +675,9 @@ BUILDERS: dict[str, Callable] = {
     **dict.fromkeys(opcodes.ELEMENTWISE, _elementwise),
     **dict.fromkeys(("add", "sub"), _add),
     **dict.fromkeys(("atom", "red"), _atom),
-    # fences order what this machine does in order anyway; bar.warp.sync finds its lanes together
-    **dict.fromkeys(("membar", "fence", "bar", "prefetch", "nanosleep", "discard"), _nothing),
+    # fences order what this machine does in order anyway
+    **dict.fromkeys(("membar", "fence", "prefetch", "nanosleep", "discard"), _nothing),
+    "bar": _warp_barrier,
     "mov": _mov,
     "cvta": _cvta,
     "cvt": _cvt,

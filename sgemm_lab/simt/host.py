@@ -74,6 +74,7 @@ class Loaded:
         shared_limit: int = STATIC_SHARED,
         watch=None,
         blocks: np.ndarray | None = None,
+        turns: np.ndarray | None = None,
     ) -> Launch:
         """A launch that is checked and ready to run.
 
@@ -127,6 +128,7 @@ class Loaded:
             filename=self.filename,
             watch=watch,
             blocks=blocks,
+            turns=turns,
         )
 
 

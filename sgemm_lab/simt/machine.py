@@ -28,12 +28,56 @@ class Fault(RuntimeError):
     """What the hardware would call an exception: where, who, and what was touched.
 
     kind: "out-of-bounds", "misaligned", "deadlock", "trap"; line: of the .cu file;
-    block, thread: (x, y, z) of the first offender.
+    block, thread: (x, y, z) of the first offender; element: what was touched, such as "A[10, 0]";
+    other_line: of what it has to do with.
     """
 
     def __init__(self, kind: str, message: str, line: int, block=None, thread=None):
         super().__init__(message)
         self.kind, self.line, self.block, self.thread = kind, line, block, thread
+        self.element: str | None = None
+        self.other_line: int | None = None
+
+
+class Watchers:
+    """Hands on what happens in a launch to watchers: objects with any of these methods.
+
+    begin(batch), end(batch): a batch starts, and has run to its last return;
+    block(batch, at): it is about to run block `at` of the code;
+    access(batch, access, space, reach, start): lanes touch start + reach.relative, all within
+    bounds; of a cp.async the destination comes first, then the source;
+    issued(batch, copy), landed(batch, copy, lanes): a cp.async was issued; data of lanes arrived;
+    barrier(batch, at): lanes arrived at the barrier that ends block `at`;
+    released(batch, passed): a barrier lets lanes go on; passed: [(following, mask, name, line)];
+    synced(batch, named, line): the active lanes meet in an instruction for the warp's lanes
+    whose bits are set in named [warps, 32];
+    parted(batch, line, lanes): of the active lanes, only `lanes` take a branch.
+    """
+
+    HOOKS = ("begin", "end", "block", "access", "issued", "landed", "barrier", "released",
+             "synced", "parted")  # fmt: skip
+
+    def __init__(self, watchers: Sequence):
+        for hook in self.HOOKS:
+            methods = [getattr(w, hook) for w in watchers if hasattr(w, hook)]
+            setattr(self, hook, methods[0] if len(methods) == 1 else _all_of(methods))
+
+
+def _all_of(methods: list[Callable]) -> Callable:
+    def call(*args):
+        for method in methods:
+            method(*args)
+
+    return call
+
+
+class Copy:
+    """A cp.async on its way: its group, the lanes whose data is still to land, where to."""
+
+    __slots__ = ("fetched", "group", "mask", "places", "to")
+
+    def __init__(self, group, mask, places, to, fetched):
+        self.group, self.mask, self.places, self.to, self.fetched = group, mask, places, to, fetched
 
 
 class _Everything:
@@ -91,8 +135,11 @@ class Batch:
             "shared": self.own("shared", launch.shared_size, len(numbers), padded),
             "local": self.own("local", program.local_size, self.lanes, 1),
         }
-        self.copies: list = []
+        self.copies: list[Copy] = []
         self.commits = np.zeros(1, "i8")
+        self.turns = None
+        if launch.turns is not None:
+            self.turns = np.tile(np.repeat(launch.turns, WARP), len(numbers))
 
     def own(self, name: str, size: int, copies: int, lanes_each: int) -> Space:
         """A space of which each block or lane has its own copy, filled with poison."""
@@ -172,6 +219,12 @@ class Batch:
                 ins.line,
                 lane,
             )
+        self.meet(named, ins.line)
+
+    def meet(self, named: np.ndarray, line: int) -> None:
+        """The active lanes synchronise with those of their warp that `named` [warps, 32] names."""
+        if self.watch is not None:
+            self.watch.synced(self, named, line)
 
     # memory
 
@@ -258,31 +311,27 @@ class Batch:
             element = f"byte {position} of {name} memory"
             owner = "the block" if name == "shared" else "a thread"
             whole = f"{owner} has {size} bytes of it"
+        kind = "out-of-bounds"
         if position < 0 or position + access.size > size:
             end = "before its beginning" if position < 0 else "past its end"
             what = f"{verb} {element}, {end}: {whole}"
-            raise self.fault("out-of-bounds", what, access.line, lane)
-        if position % access.size:
-            size = access.size
+        elif position % access.size:
+            size, kind = access.size, "misaligned"
             what = f"{verb} {size} bytes at {element}, which is not a multiple of {size} bytes"
-            raise self.fault("misaligned", what, access.line, lane)
-        if region is not None and not region.writeable and access.kind in ("store", "atomic"):
-            raise self.fault(
-                "out-of-bounds", f"{verb} {element}, a read-only array", access.line, lane
-            )
+        elif region is not None and not region.writeable and access.kind in ("store", "atomic"):
+            what = f"{verb} {element}, a read-only array"
+        else:
+            return
+        fault = self.fault(kind, what, access.line, lane)
+        fault.element = element
+        raise fault
 
     def fault(self, kind: str, what: str, line: int, lane: int) -> Fault:
         launch = self.launch
-        bx, by, _ = launch.block
-        gx, gy, _ = launch.grid
         number, t = int(self.numbers[lane // self.padded]), lane % self.padded
-        block = (number % gx, number // gx % gy, number // (gx * gy))
-        thread = (t % bx, t // bx % by, t // (bx * by))
-        where = f"line {line} of {launch.filename}" if line else launch.filename
-        who = f"thread {_short(thread, launch.block)} of block {_short(block, launch.grid)}"
-        return Fault(
-            kind, f"{self.program.kernel.name}, {where}: {who} {what}", line, block, thread
-        )
+        block, thread = unravel(number, launch.grid), unravel(t, launch.block)
+        who = f"thread {short(thread, launch.block)} of block {short(block, launch.grid)}"
+        return Fault(kind, f"{launch.at_line(line)}: {who} {what}", line, block, thread)
 
     # asynchronous copies
 
@@ -307,7 +356,10 @@ class Batch:
         if words is not None:
             fetched *= np.arange(put.count)[:, None] < np.where(self.active_lanes(), words, 0)
         self.mask, self.count, self.kept = saved
-        self.copies.append((self.commits, self.mask, places, to, fetched))
+        copy = Copy(self.commits, self.mask, places, to, fetched)
+        self.copies.append(copy)
+        if self.watch is not None:
+            self.watch.issued(self, copy)
 
     def commit_copies(self) -> None:
         more = self.commits + 1
@@ -317,35 +369,62 @@ class Batch:
         """Write what the wait covers: all groups but the latest `keep`; None: everything."""
         waiting = []
         active = self.active_lanes()
-        for group, mask, places, to, fetched in self.copies:
-            landed = active if mask is None else active & mask
+        for copy in self.copies:
+            landed = active if copy.mask is None else active & copy.mask
             if keep is not None:
-                landed = landed & (group < self.commits - keep)
-            for n in range(len(fetched)):
-                places[n:][to[landed]] = fetched[n][landed]
-            rest = ~landed if mask is None else mask & ~landed
-            if rest.any():
-                waiting.append((group, rest, places, to, fetched))
+                landed = landed & (copy.group < self.commits - keep)
+            for n, words in enumerate(copy.fetched):
+                copy.places[n:][copy.to[landed]] = words[landed]
+            if self.watch is not None and landed.any():
+                self.watch.landed(self, copy, landed)
+            copy.mask = ~landed if copy.mask is None else copy.mask & ~landed
+            if copy.mask.any():
+                waiting.append(copy)
         self.copies = waiting
 
     # control
 
     def run(self) -> None:
         """Run every lane to its return."""
-        fronts: dict[int, tuple] = {0: (self.mask, self.count)}
+        fronts, *later = self.in_turns({0: (self.mask, self.count)})
         parked: list[tuple] = []
         code, exits, watch = self.program.code, self.program.exits, self.watch
-        while fronts or parked:
-            if not fronts:
+        if watch is not None:
+            watch.begin(self)
+        while fronts or later or parked:
+            if not fronts and later:
+                fronts = later.pop(0)
+            elif not fronts:
                 self.release(fronts, parked)
+                fronts, *later = self.in_turns(fronts)
             at = min(fronts)
             self.mask, self.count = fronts.pop(at)
-            self.kept = self.still_read(fronts, parked) if self.count < self.living else frozenset()
+            self.kept = frozenset()
+            if self.count < self.living:
+                self.kept = self.still_read([*fronts, *(b for each in later for b in each)], parked)
             if watch is not None:
                 watch.block(self, at)
             for step in code[at]:
                 step(self)
             self.leave(exits[at], at, fronts, parked)
+        if watch is not None:
+            watch.end(self)
+
+    def in_turns(self, fronts: dict) -> list[dict]:
+        """The fronts of the warps that go first, of those that go next, …: one after another they
+        run as far as the next barrier."""
+        if self.turns is None:
+            return [fronts]
+        groups = []
+        for turn in np.unique(self.turns):
+            group = {}
+            for at, (mask, _) in fronts.items():
+                lanes = self.turns == turn if mask is None else mask & (self.turns == turn)
+                if some := int(np.count_nonzero(lanes)):
+                    group[at] = (lanes, some)
+            if group:
+                groups.append(group)
+        return groups
 
     def still_read(self, fronts, parked) -> frozenset[int]:
         live = self.program.live
@@ -372,6 +451,8 @@ class Batch:
                 else:
                     others = ~lanes if self.mask is None else self.mask & ~lanes
                     rest = self.count - some
+                    if self.watch is not None:
+                        self.watch.parted(self, exit[5], lanes)
                     self.go(taken, lanes, some, fronts)
                     self.go(following, others, rest, fronts)
             case "barrier":
@@ -380,6 +461,8 @@ class Batch:
                     self.watch.barrier(self, at)
                 name, *size = (int(self.registers[s].view("u4")[0]) for s in numbers)
                 if self.count == self.living and not size:
+                    if self.watch is not None:
+                        self.watch.released(self, [(following, self.mask, (name,), line)])
                     return self.go(following, self.mask, self.count, fronts)
                 parked.append((following, self.active_lanes(), (name, *size), line))
             case "switch":
@@ -412,7 +495,7 @@ class Batch:
         arrived: dict[tuple, np.ndarray] = {}
         for _, mask, name, _ in parked:
             arrived[name] = arrived.get(name, 0) + mask.reshape(shape).sum(axis=1)
-        waiting = list(parked)
+        waiting, passed = list(parked), []
         parked.clear()
         for following, mask, name, line in waiting:
             expected = name[1] if len(name) > 1 else living
@@ -420,30 +503,51 @@ class Batch:
             going, staying = mask & ready, mask & ~ready
             if some := int(np.count_nonzero(going)):
                 self.go(following, None if some == self.lanes else going, some, fronts)
+                passed.append((following, going, name, line))
             if staying.any():
                 parked.append((following, staying, name, line))
         if not fronts:
             _, mask, name, line = parked[0]
             lane = int(np.argmax(mask))
-            here, there = int(arrived[name][lane // self.padded]), int(living[lane // self.padded])
-            raise self.fault(
+            block = lane // self.padded
+            here, there = int(arrived[name][block]), int(living[block])
+            fault = self.fault(
                 "deadlock",
                 f"waits for ever at barrier {name[0]}: {here} of {there} threads arrive",
                 line,
                 lane,
             )
+            elsewhere = (
+                entry[3] for entry in parked if entry[1].reshape(shape)[block].any()
+                and entry[2] != name
+            )  # fmt: skip
+            fault.other_line = next(elsewhere, None)
+            raise fault
+        if self.watch is not None:
+            self.watch.released(self, passed)
 
 
 _GLOBAL = Space("global")
 
 
-def _short(index, extent) -> tuple:
+def unravel(number: int, extent) -> tuple[int, int, int]:
+    """(x, y, z) of a thread or block, given its number."""
+    x, y, _ = extent
+    return number % x, number // x % y, number // (x * y)
+
+
+def short(index, extent) -> tuple:
     """(x, y) or (x, y, z): as many coordinates as the launch uses, at least two."""
     return index if extent[2] > 1 else index[:2]
 
 
 class Launch:
-    """One launch of a program. `blocks` restricts it to some linear block numbers."""
+    """One launch of a program. `blocks` restricts it to some linear block numbers.
+
+    watch: an object, or a tuple of objects, told what happens: see Watchers.
+    turns: an int for each warp of a block; between two barriers the warps with the lowest number
+    run first. None: all together.
+    """
 
     def __init__(
         self,
@@ -459,8 +563,11 @@ class Launch:
         watch=None,
         blocks: np.ndarray | None = None,
         lanes: int = LANES,
+        turns: np.ndarray | None = None,
     ):
-        self.program, self.memory, self.watch, self.filename = program, memory, watch, filename
+        self.program, self.memory, self.filename, self.turns = program, memory, filename, turns
+        watch = watch if isinstance(watch, tuple | None) else (watch,)
+        self.watch = Watchers(watch) if watch else None
         self.grid, self.block = ((*extent, 1, 1)[:3] for extent in (grid, block))
         self.threads = int(np.prod(self.block))
         self.shared_size = program.shared_size + shared_mem
@@ -472,6 +579,11 @@ class Launch:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         self.numbers = np.arange(total) if blocks is None else np.asarray(blocks)
         self.batch = max(1, lanes // (-(-self.threads // WARP) * WARP))
+
+    def at_line(self, line: int) -> str:
+        """ "tiled, line 57 of kernels/02_tiled.cu", for messages."""
+        where = f"line {line} of {self.filename}" if line else self.filename
+        return f"{self.program.kernel.name}, {where}"
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Run all blocks, some at a time; `progress(done, total)` after each batch."""
