@@ -6,6 +6,7 @@ PY   := $(VENV)/bin/python
 BOOK := $(VENV)/bin/jupyter-book build . -n -W --keep-going --all --quiet
 LINT := $(PY) -m ruff check --quiet . && $(PY) -m ruff format --quiet --check .
 TEST := $(PY) -m pytest -n 2 --dist loadscope --nbval
+ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: help setup book test test-all lab run measure lint clean
 .DEFAULT_GOAL := help
@@ -26,8 +27,9 @@ test: setup ## everything CI checks: pages, committed outputs, unit tests, every
 test-all: TEST += -m "not gpu"
 test-all: test ## the same, and the slow tests
 
-lab: setup ## open the notebooks in JupyterLab
-	$(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/book
+lab: setup ## open the notebooks in JupyterLab, trusted, so that it shows their charts
+	@$(PY) -m jupyter trust book/*.ipynb >/dev/null
+	$(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/book $(ROOT)
 
 run: setup ## execute every notebook and write its outputs
 	$(PY) -m sgemm_lab run

@@ -1,7 +1,7 @@
 """How much faster the PTX machine is than Numba's CUDA simulator, on an equal kernel.
 
-    python -m venv /tmp/numba && /tmp/numba/bin/pip install numba
-    python benchmarks/numba_simulator.py --numba /tmp/numba/bin/python [--repeats 5]
+    python -m venv ../numba && ../numba/bin/pip install numba
+    python benchmarks/numba_simulator.py --numba ../numba/bin/python [--repeats 5]
 
 The kernel is step 2 with 16×16 tiles, M = N = K = 64: once as kernels/02_tiled.cu on the PTX
 machine with all it counts and checks, once line for line in Python under NUMBA_ENABLE_CUDASIM=1,

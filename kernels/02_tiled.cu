@@ -1,25 +1,30 @@
-// Step 2: shared-memory tiles. A block computes a TILE x TILE tile of C. It walks along K one tile
-// at a time: all threads load a tile of A and a tile of B into shared memory, wait, and each thread
-// then takes its row of As and its column of Bs from there. Each element fetched from global memory
-// is used TILE times.
+// Step 2: shared-memory tiles. A block computes a TILE x TILE tile of C. It
+// walks along K one tile at a time: all threads load a tile of A and a tile of
+// B into shared memory, wait, and each thread then takes its row of As and its
+// column of Bs from there. Each element fetched from global memory is used TILE
+// times.
 //
 //                            col
-//              B        +---+-:-+---+     For each tile along K, thread (tx, ty) of the block
-//            [K][N]     |   | : |   |       loads one element of As and one of Bs (neighbouring
-//                       +---+-:-+---+       tx, neighbouring addresses);
-//                    k0 |   |Bs |   |       waits at a barrier until the tiles are complete;
-//                       +---+-:-+---+       adds row ty of As times column tx of Bs to its sums;
-//         A      k0           :             waits at a barrier until all are done with the tiles.
-//      +---+---+---+    +---+-:-+---+
-//  row |...|As |...|    |...|.o |   |     Outside A and B it loads 0. No thread leaves early, so
-//      +---+---+---+    +---+---+---+     all of them reach every barrier.
+//              B        +---+-:-+---+  For each tile along K, thread (tx, ty)
+//            [K][N]     |   | : |   |    loads one element of As and one of Bs
+//                       +---+-:-+---+    (neighbouring tx, neighbouring
+//                    k0 |   |Bs |   |    addresses);
+//                       +---+-:-+---+    waits at a barrier until the tiles
+//         A      k0           :          are complete; adds row ty of As times
+//      +---+---+---+    +---+-:-+---+    column tx of Bs to its sums;
+//  row |...|As |...|    |...|.o |   |    waits at a barrier until all are done
+//      +---+---+---+    +---+---+---+    with the tiles.
 //         [M][K]          C [M][N]
+//                                      Outside A and B it loads 0. No thread
+//                                      leaves early: all reach every barrier.
 //
-// LAYOUT=1 keeps Bs transposed, [col][k], so that a warp reads and writes it at stride TILE: with
-// TILE=32, 32 words in one bank. Step 2 of "How to optimize SGEMM on NVIDIA GPUs" does this to its
-// As; there the matrices are column-major, so that As and Bs change places.
+// LAYOUT=1 keeps Bs transposed, [col][k], so that a warp reads and writes it at
+// stride TILE: with TILE=32, 32 words in one bank. Step 2 of "How to optimize
+// SGEMM on NVIDIA GPUs" does this to its As; there the matrices are
+// column-major, so that As and Bs change places.
 //
-// C = alpha * A * B + beta * C, row-major, any M, N, K >= 0. With beta = 0, C is never read.
+// C = alpha * A * B + beta * C, row-major, any M, N, K >= 0. With beta = 0, C
+// is never read.
 
 #ifndef TILE
 #define TILE 32 // rows and columns of a tile, and of the block of threads
@@ -31,17 +36,22 @@
 #define LAYOUT 0 // Bs in shared memory: 0: [k][col]; 1: [col][k]
 #endif
 
-static_assert(TILE >= 1 && TILE * TILE <= 1024, "a block has TILE x TILE threads, at most 1024");
-static_assert(ACCUMULATORS >= 1 && TILE % ACCUMULATORS == 0, "ACCUMULATORS divides TILE");
+static_assert(TILE >= 1 && TILE * TILE <= 1024,
+              "a block has TILE x TILE threads, at most 1024");
+static_assert(ACCUMULATORS >= 1 && TILE % ACCUMULATORS == 0,
+              "ACCUMULATORS divides TILE");
 static_assert(LAYOUT == 0 || LAYOUT == 1, "LAYOUT is 0 or 1");
 
 constexpr int THREADS = TILE * TILE;
-constexpr int BS_K = LAYOUT == 0 ? TILE : 1; // distance in Bs between neighbours along k
-constexpr int BS_N = LAYOUT == 0 ? 1 : TILE; // and between neighbours along the columns
+// Distance in Bs between neighbours along k, and along the columns.
+constexpr int BS_K = LAYOUT == 0 ? TILE : 1;
+constexpr int BS_N = LAYOUT == 0 ? 1 : TILE;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tiled(int M, int N, int K, float alpha, const float* A, const float* B, float beta, float* C) {
-    const unsigned block_y = blockIdx.z * gridDim.y + blockIdx.y; // grid.y ends at 65535: z goes on
+    tiled(int M, int N, int K, float alpha, const float* A, const float* B,
+          float beta, float* C) {
+    // grid.y ends at 65535; z goes on
+    const unsigned block_y = blockIdx.z * gridDim.y + blockIdx.y;
     const unsigned tx = threadIdx.x;
     const unsigned ty = threadIdx.y;
     const unsigned row = block_y * TILE + ty;
@@ -52,8 +62,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     float sums[ACCUMULATORS] = {};
     for (unsigned k0 = 0; k0 < K; k0 += TILE) {
-        As[ty][tx] = row < M && k0 + tx < K ? A[(size_t)row * K + k0 + tx] : 0.0f;
-        Bs[ty * BS_K + tx * BS_N] = k0 + ty < K && col < N ? B[(size_t)(k0 + ty) * N + col] : 0.0f;
+        As[ty][tx] =
+            row < M && k0 + tx < K ? A[(size_t)row * K + k0 + tx] : 0.0f;
+        Bs[ty * BS_K + tx * BS_N] =
+            k0 + ty < K && col < N ? B[(size_t)(k0 + ty) * N + col] : 0.0f;
         __syncthreads();
 
 #pragma unroll

@@ -29,6 +29,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("command", choices=COMMANDS, metavar="command")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the command's own; try --help")
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv:
+        parser.print_help(sys.stderr)
+        return 2
     given = parser.parse_args(argv)
     module = import_module(f"sgemm_lab.{COMMANDS[given.command][0]}")
     return module.main(given.arguments) or 0

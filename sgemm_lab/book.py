@@ -16,7 +16,8 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from textwrap import indent
@@ -316,6 +317,7 @@ def run(
 ) -> int:
     """Executes notebooks (all of the book's by default) and writes them in canonical form.
 
+    A path may be the stem of a chapter, "00_setup". Raises NotebookError where there is no file.
     A cell tagged nbval-ignore-output keeps the outputs it has (another machine, another minute
     gives others), unless its source or the kinds of its outputs changed, or `fresh` is asked for.
     With `check`, writes nothing and compares: the bytes in the file must be those that would be
@@ -323,8 +325,8 @@ def run(
     1 when anything is wrong.
     """
     wrong, good = [] if paths else readme_chart(check), []
-    paths = [Path(p).resolve() for p in paths] if paths else notebooks()
-    for path, result in asyncio.run(execute_all(paths, timeout)).items():
+    paths = [find(path) for path in paths] if paths else notebooks()
+    for path, result in finish(execute_all(paths, timeout)).items():
         if isinstance(result, NotebookError):
             wrong.append(str(result))
             continue
@@ -343,6 +345,27 @@ def run(
         print("To write the notebooks anew: python -m sgemm_lab run", file=sys.stderr)
     print(summary(good))
     return int(bool(wrong))
+
+
+def finish(work: Coroutine):
+    """What `work` returns, also where this thread runs an event loop already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+def find(path: Path | str) -> Path:
+    """The file at `path`, or the chapter with that stem. Raises NotebookError for neither."""
+    chapters = {chapter.stem: chapter for chapter in notebooks()}
+    found = Path(path) if Path(path).is_file() else chapters.get(str(path))
+    if found is None:
+        raise NotebookError(
+            f"there is no notebook {path}. Give a path, or a chapter: {', '.join(chapters)}."
+        )
+    return found.resolve()
 
 
 def readme_chart(check: bool) -> list[str]:
@@ -558,7 +581,9 @@ def main(argv: list[str]) -> int:
         prog="python -m sgemm_lab run",
         description="Executes notebooks without a GPU and writes them, the same bytes every time.",
     )
-    parser.add_argument("paths", nargs="*", help="notebooks; all of the book's by default")
+    parser.add_argument(
+        "paths", nargs="*", help="notebooks, or chapters such as 00_setup; all of them by default"
+    )
     parser.add_argument(
         "--check", action="store_true", help="write nothing; compare with the files"
     )
@@ -569,7 +594,7 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     try:
         return run(given.paths, given.check, given.fresh, given.timeout)
-    except (NotebookError, FileNotFoundError) as error:
+    except NotebookError as error:
         print(error, file=sys.stderr)
     except KeyboardInterrupt:
         print("stopped; every notebook is whole", file=sys.stderr)

@@ -20,6 +20,7 @@ from sgemm_lab.paths import KERNELS
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the same since 5.0.
 THREADS_PER_BLOCK = 1024
 STATIC_SHARED_PER_BLOCK = 48 * 1024  # bytes
+INT_MAX = 2**31 - 1
 GRID_LIMITS = (2**31 - 1, 65535, 65535)  # blocks along x, y, z
 
 Macros = Mapping[str, int]
@@ -37,6 +38,11 @@ class Macro:
     choices: tuple[int, ...]
     meaning: str
     shown: tuple[int, ...] = ()
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The choices as a command line has them: ("TILE=8", ...)."""
+        return tuple(f"{self.name}={choice}" for choice in self.choices)
 
 
 @dataclass(frozen=True)
@@ -242,14 +248,19 @@ class Ladder:
         and macros ("TILE=16"). `every`: all legal variants that agree with the macros."""
         macros, names = {}, []
         for word in words:
-            name, macro, value = word.partition("=")
-            if macro:
+            name, equals, value = word.partition("=")
+            if equals and value:
                 macros[name] = int(value) if _is_number(value) else value
+            elif macro := next((m for step in self for m in step.macros if m.name == name), None):
+                raise ValueError(f"{name} needs a value: {_join(macro.settings, 'or')}.")
             else:
                 names.append(int(name) if _is_number(name) else name)
+        if macros and not names:
+            raise ValueError(f"{word} of which step? Name it, too: 2 {word}.")
         steps = [self[name] for name in names] or list(self)
+        asked = [step(**macros) for step in steps]
         if not every:
-            return [step(**macros) for step in steps]
+            return asked
         return [v for step in steps for v in step.variants() if macros.items() <= v.macros.items()]
 
     def __contains__(self, key: object) -> bool:
@@ -263,6 +274,36 @@ class Ladder:
 
     def __repr__(self) -> str:
         return "\n".join(f"{step.number:2}  {step.title}" for step in self)
+
+
+def as_variant(what: Variant | Step) -> Variant:
+    """A variant as it is, a step as its default variant. TypeError for anything else."""
+    if isinstance(what, Step):
+        return what()
+    if isinstance(what, Variant):
+        return what
+    known = isinstance(what, int | str) and what in ladder
+    step = f"ladder[{what!r}]" if known else "ladder[2]"
+    kind = f"{type(what).__module__}.{type(what).__name__}".removeprefix("builtins.")
+    told = f"{what!r} ({kind})" if isinstance(what, int | float | str) else f"{kind}"
+    raise TypeError(
+        f"{told} is no variant of a step. Use {step}, or ladder[2](TILE=16) for another than the "
+        "default."
+    )
+
+
+def as_shape(shape: Iterable[int]) -> tuple[int, int, int]:
+    """(M, N, K) as ints. TypeError or ValueError, in words, for what cannot be a product's size."""
+    if isinstance(shape, str) or not isinstance(shape, Iterable) or len(sizes := tuple(shape)) != 3:
+        raise TypeError(
+            f"{shape!r} is no shape: three whole numbers (M, N, K), such as (33, 65, 97)."
+        )
+    for name, size in zip("MNK", sizes, strict=True):
+        if not _is_whole(size):
+            raise TypeError(f"{name}={size!r} is not a whole number.")
+        if not 0 <= size <= INT_MAX:
+            raise ValueError(f"{name}={size}: a kernel's int holds sizes from 0 to {INT_MAX}.")
+    return tuple(map(index, sizes))
 
 
 _TOKEN = re.compile(

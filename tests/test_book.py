@@ -1,6 +1,5 @@
 """The notebooks: what each must be, and that executing them again gives the same bytes."""
 
-import asyncio
 import base64
 import copy
 import io
@@ -88,7 +87,7 @@ def executed(tmp_path_factory):
 @pytest.fixture(scope="module")
 def again(executed):
     """The same notebook, executed once more."""
-    return asyncio.run(book.execute_all([executed], 60))[executed]
+    return book.finish(book.execute_all([executed], 60))[executed]
 
 
 @pytest.fixture
@@ -259,6 +258,23 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path, capsys):
     path.write_text("hello")
     assert book.main([str(path)]) == 1
     assert "text.ipynb is not a notebook" in capsys.readouterr().err
+
+
+def test_a_chapter_is_found_by_its_stem_and_a_missing_file_is_named(capsys):
+    assert book.find("00_setup") == ROOT / "book" / "00_setup.ipynb"
+    assert book.main(["00_stup"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("there is no notebook 00_stup. Give a path, or a chapter: 00_setup, ")
+
+
+def test_notebooks_are_executed_where_an_event_loop_runs_already(tmp_path):
+    path = tmp_path / "sample.ipynb"
+    nbformat.write(sample({"value": "1 + 1"}), path)
+
+    async def inside() -> int:
+        return book.run([path])
+
+    assert book.finish(inside()) == 0
 
 
 def test_notebooks_are_executed_without_a_gpu_in_their_own_folder(tmp_path):

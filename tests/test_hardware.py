@@ -124,7 +124,7 @@ def count(variant: Variant, size: tuple[int, int, int], arch: str) -> Counters:
         args = *sizes, np.float32(1), A, B, np.float32(0), C
         _counted[key] = profile(
             step.source, step.function, variant.grid(M, N), variant.block, args,
-            options=variant.options, arch=arch, filename=step.filename,
+            options=variant.options, arch=arch, filename=step.filename, sanitize=False,
         ).counters  # fmt: skip
     return _counted[key]
 

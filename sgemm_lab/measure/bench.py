@@ -33,7 +33,7 @@ from statistics import median
 import numpy as np
 
 from sgemm_lab.devices import device_named
-from sgemm_lab.ladder import Step, Variant, ladder
+from sgemm_lab.ladder import Step, Variant, as_variant, ladder
 from sgemm_lab.measure import records
 from sgemm_lab.paths import MEASUREMENTS, ROOT
 from sgemm_lab.run.backend import cp, gpu_available
@@ -112,7 +112,7 @@ def bench(
     if not gpu_available():
         return Bench(message=NO_GPU)
     given = [variants] if isinstance(variants, Variant | Step) else variants
-    variants = [each() if isinstance(each, Step) else each for each in given]
+    variants = [as_variant(each) for each in given]
     wanted = [(size, variant) for size in map(_shape, sizes) for variant in variants]
     runs, message, problem = [], "", None
     stand = _Stand()
@@ -389,20 +389,21 @@ class _Monitor:
         return result
 
 
-def _chosen(step: Step, vary: Iterable[str], everything: bool) -> list[Variant]:
-    """The variants of a step that differ from its default in the macros `vary` only, or all."""
-    kept = {} if everything else {m.name: m.default for m in step.macros if m.name not in vary}
-    return [v for v in step.variants() if kept.items() <= v.macros.items()]
+def _varied(variant: Variant, vary: Iterable[str]) -> list[Variant]:
+    """The variants of its step that differ from `variant` in the macros `vary` only."""
+    kept = {name: value for name, value in variant.items if name not in vary}
+    return [v for v in variant.step.variants() if kept.items() <= v.macros.items()]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """`python -m sgemm_lab bench`: 0 when something was measured, 2 without a GPU."""
+    """`python -m sgemm_lab bench 2 TILE=16`: 0 when something was measured, 2 without a GPU."""
     parser = argparse.ArgumentParser(
         prog="python -m sgemm_lab bench",
         description="Time kernels on this machine's GPU, each paired with cuBLAS, and record it.",
     )
-    numbers = [step.number for step in ladder]
-    parser.add_argument("--steps", type=int, nargs="+", choices=numbers, default=numbers)
+    parser.add_argument(
+        "what", nargs="*", help="steps (2 or 02_tiled) and macros (TILE=16); default: every step"
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N")
     parser.add_argument("--vary", nargs="+", default=[], metavar="MACRO",
                         help="every legal value of these macros, e.g. COALESCED TILE")  # fmt: skip
@@ -414,7 +415,12 @@ def main(argv: list[str] | None = None) -> int:
 
     from tqdm import tqdm
 
-    chosen = [v for n in given.steps for v in _chosen(ladder[n], given.vary, given.all_variants)]
+    try:
+        asked = ladder.asked(given.what, given.all_variants)
+    except (KeyError, ValueError) as error:
+        print(error.args[0], file=sys.stderr)
+        return 2
+    chosen = list(dict.fromkeys(v for each in asked for v in _varied(each, given.vary)))
     result = bench(chosen, given.sizes, seconds=given.seconds, progress=tqdm)
     print(result)
     if not result.gpu_name:

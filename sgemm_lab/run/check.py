@@ -12,7 +12,7 @@ from itertools import count, product
 
 import numpy as np
 
-from sgemm_lab.ladder import Step, Variant, ladder
+from sgemm_lab.ladder import Step, Variant, as_shape, as_variant, ladder
 from sgemm_lab.run.backend import cp, ptx
 from sgemm_lab.run.launch import launch
 
@@ -96,10 +96,10 @@ def check(
     eps is 2⁻²³. Rounding errors of a sum of K products grow like √K, so that √K·eps is generous
     to FP32 and, at K = 512, too strict for TF32; see Higham and Mary, "A new approach to
     probabilistic rounding error analysis" (2019). A step stands for its default variant. `on` is
-    where it runs, as for `launch`.
+    where it runs, as for `launch`. Raises TypeError or ValueError for what is no variant or shape.
     """
-    variant = variant() if isinstance(variant, Step) else variant
-    shapes = default_shapes(variant) if shapes is None else tuple(map(tuple, shapes))
+    variant = as_variant(variant)
+    shapes = default_shapes(variant) if shapes is None else _shapes(shapes)
     rng = np.random.default_rng(seed)
     turns = count()
     worst, worst_at, failures = 0.0, None, []
@@ -115,6 +115,15 @@ def check(
         elif error > worst:
             worst, worst_at = error, shape
     return Check(variant, shapes, worst, worst_at, tuple(failures))
+
+
+def _shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
+    if not isinstance(shapes, Iterable) or isinstance(shapes, str):
+        raise TypeError(f"shapes={shapes!r} is no list of shapes, such as [(33, 65, 97)].")
+    shapes = tuple(shapes)
+    if len(shapes) == 3 and not any(isinstance(shape, Iterable) for shape in shapes):
+        raise TypeError(f"shapes={shapes} is one shape; check takes a list of them: [{shapes}].")
+    return tuple(map(as_shape, shapes))
 
 
 def _try(variant: Variant, shape: Shape, rng, turns, on) -> tuple[float, str | None]:

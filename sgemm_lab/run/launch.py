@@ -11,11 +11,17 @@ from numbers import Real
 
 import numpy as np
 
-from sgemm_lab.ladder import GRID_LIMITS, STATIC_SHARED_PER_BLOCK, THREADS_PER_BLOCK, Step, Variant
+from sgemm_lab.ladder import (
+    GRID_LIMITS,
+    INT_MAX,
+    STATIC_SHARED_PER_BLOCK,
+    THREADS_PER_BLOCK,
+    Step,
+    Variant,
+    as_variant,
+)
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import cp, gpu_available, ptx
-
-INT_MAX = 2**31 - 1
 
 
 def launch(variant: Variant | Step, A, B, C=None, alpha: float = 1.0, beta: float = 0.0, on=cp):
@@ -38,9 +44,7 @@ def prepare(
 ) -> Callable[[], object]:
     """All of launch's checks, and the compilation; calling what is returned launches, without
     waiting, and gives C. For timing the same launch many times."""
-    variant = variant() if isinstance(variant, Step) else variant
-    if not isinstance(variant, Variant):
-        raise TypeError(f"{_kind(variant)} is no variant of a step. Use ladder[2](TILE=16).")
+    variant = as_variant(variant)
     M, N, K = _shapes(A, B, C, on)
     alpha, beta = _scalar("alpha", alpha), _scalar("beta", beta)
     if C is None:

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from sgemm_lab.ladder import Step, Variant, ladder
+from sgemm_lab.ladder import Step, Variant, as_shape, as_variant, ladder
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import ARCH, progress, ptx
 from sgemm_lab.simt import host
@@ -24,9 +24,11 @@ from sgemm_lab.simt.sanitizer import (
     other_orders,
 )  # fmt: skip
 
+MOST_BYTES = 1 << 30  # of the three matrices that profile_variant makes
+
 _LABELS = {
-    "ffma": "multiply-adds (FFMA), per thread",
-    "instructions": "PTX instructions, per warp",
+    "ffma": "multiply-adds (FFMA) of threads",
+    "instructions": "PTX instructions of warps",
     "global_load_requests": "global load requests",
     "global_load_sectors": "global sectors loaded",
     "global_store_requests": "global store requests",
@@ -39,7 +41,7 @@ _LABELS = {
     "shared_store_instructions": "shared stores",
     "shared_store_wavefronts": "shared store wavefronts",
     "shared_store_conflicts": "shared store bank conflicts",
-    "barriers": "barriers, per warp",
+    "barriers": "barrier arrivals of warps",
 }
 
 
@@ -180,8 +182,19 @@ class _Orders:
 
 
 def profile_variant(variant: Variant | Step, M: int, N: int, K: int) -> Profile:
-    """One product of M×K and K×N random matrices by a kernel of the ladder (alpha 1, beta 0)."""
-    variant = variant() if isinstance(variant, Step) else variant
+    """One product of M×K and K×N random matrices by a kernel of the ladder (alpha 1, beta 0).
+
+    Raises ValueError for sizes with nothing to launch, or of more than MOST_BYTES in all.
+    """
+    variant = as_variant(variant)
+    M, N, K = as_shape((M, N, K))
+    if M == 0 or N == 0:
+        raise ValueError(f"M={M}, N={N}: C has no elements, so there is nothing to launch.")
+    if (needed := 4 * (M * K + K * N + M * N)) > MOST_BYTES:
+        raise ValueError(
+            f"M={M}, N={N}, K={K}: the matrices take {needed / 2**30:,.1f} GiB; here they may take "
+            f"{MOST_BYTES >> 30}. A smaller product shows the same: counts grow evenly with it."
+        )
     rng, step = np.random.default_rng(0), variant.step
     A, B = (rng.standard_normal(shape, dtype=np.float32) for shape in ((M, K), (K, N)))
     C = ptx.empty((M, N), np.float32)

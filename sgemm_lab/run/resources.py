@@ -71,7 +71,8 @@ def occupancy(device: Device, threads: int, registers: int, shared_bytes: int) -
     are those of NVIDIA's cuda_occupancy.h: registers go to whole warps in units of 256, each
     quarter of the SM on its own; shared memory goes to blocks in units of 256 bytes up to compute
     capability 7, of 128 after that, with what the driver reserves for a block added. The largest
-    shared-memory carve-out is assumed. Raises ValueError for a block that fits no SM.
+    shared-memory carve-out is assumed. Numbers that no block may have raise ValueError; a
+    block of legal ones that needs more registers than there are has an occupancy of 0.
     """
     if not 1 <= threads <= THREADS_PER_BLOCK:
         raise ValueError(f"threads={threads}: a block has 1 to {THREADS_PER_BLOCK} threads.")

@@ -97,7 +97,7 @@ class Loaded:
                 f"{name}: needs {needed} bytes of shared memory; a block may have {shared_limit}"
                 + (
                     " unless max_dynamic_shared_size_bytes asks for more"
-                    if shared_limit == STATIC_SHARED
+                    if shared_mem and shared_limit == STATIC_SHARED
                     else ""
                 )
             )
@@ -167,6 +167,11 @@ def _packed(param: Param, label: str, dtype, value, memory: GlobalMemory, kernel
                 f"{kernel}: {label} points at {dtype} and was given an array of {value.dtype}"
             )
         return memory.add(label, value).to_bytes(8, "little")
+    if isinstance(value, list | tuple):
+        raise TypeError(
+            f"{kernel}: {label} was given a {type(value).__name__}; pass an array: "
+            f"cp.asarray({label}, dtype=cp.{dtype or 'float32'})"
+        )
     size = param.size
     if param.type in ("f32", "f64"):
         wanted = np.float32 if param.type == "f32" else np.float64

@@ -27,7 +27,7 @@ EXIT = -1
 class Fault(RuntimeError):
     """What the hardware would call an exception: where, who, and what was touched.
 
-    kind: "out-of-bounds", "misaligned", "deadlock", "trap"; line: of the .cu file;
+    kind: "out-of-bounds", "misaligned", "deadlock", "warp-mask", "trap"; line: of the .cu file;
     block, thread: (x, y, z) of the first offender; element: what was touched, such as "A[10, 0]";
     other_line: of what it has to do with.
     """

@@ -27,7 +27,11 @@ def constants(source: str, options: Sequence[str] = ()) -> dict[str, str]:
     found = dict(option[2:].split("=", 1) for option in options if re.match("-D.*=", option))
     for name, value in (
         *re.findall(r"^\s*#\s*define\s+(\w+)\s+(.+?)\s*$", text, re.M),
-        *re.findall(r"\bconst(?:expr)?\s+\w[\w ]*?\b(\w+)\s*=\s*([^;{]+);", text),
+        *(
+            pair
+            for declared in re.findall(r"\bconst(?:expr)?\s+\w[\w ]*?(\w+\s*=[^;{]+);", text)
+            for pair in re.findall(r"(\w+)\s*=\s*([^,]+)", declared)
+        ),
     ):
         found.setdefault(name, value)
     return found

@@ -28,7 +28,10 @@ def fma32(a, b, c):
 
 
 def fma64(a, b, c):
-    """One rounding by the error-free product of Dekker and Veltkamp and a compensated sum."""
+    """One rounding, except where the low part ties; |a|, |b| < 2^995.
+
+    By the error-free product of Dekker and Veltkamp and a compensated sum.
+    """
     product = a * b
     split = 134217729.0  # 2^27 + 1
     ah = a * split - (a * split - a)

@@ -121,7 +121,11 @@ class Module:
     def kernel(self, name: str) -> Kernel:
         if name not in self.kernels:
             have = ", ".join(self.kernels) or "none"
-            raise PtxError(f"no kernel named {name!r} in this module; it has: {have}")
+            mangled = any(f"{len(name)}{name}" in other for other in self.kernels)
+            raise PtxError(
+                f"no kernel named {name!r} in this module; it has: {have}"
+                + mangled * '. Kernel names are mangled: put extern "C" before __global__'
+            )
         return self.kernels[name]
 
 
@@ -221,6 +225,10 @@ def parse(text: str) -> Module:
             end += 1
         entries.append((match[1], match[2], text[match.end() : end - 1]))
     outside.append(text[end:])
+    if any("vprintf" in part for part in outside):
+        raise PtxError(
+            "printf is not covered by the PTX machine: write to an array what you want to see"
+        )
     if _FUNC.search("".join(outside)):
         raise PtxError("a device function that was not inlined (.func): add __forceinline__ to it")
     for statement in "".join(outside).split(";"):

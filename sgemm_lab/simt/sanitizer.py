@@ -43,6 +43,8 @@ from .ptx import Address, Instruction, Kernel, Reg, Symbol, reads_writes
 
 RECORDS = 1 << 14  # accesses, and address vectors, that an epoch keeps: in a longer one, accesses
 REACHES = 256  # further apart are not held against each other
+ENOUGH = 32  # pairs of accesses at two lines that are looked at once a finding names these lines
+FEW = 8  # pairs of accesses that an epoch looks at without a sweep before
 _GLOBAL = Space("global")
 _LOW = (1 << 32) - 1
 _MANY = _LOW  # more than one block
@@ -62,7 +64,7 @@ class Finding:
     line: of the .cu file, where it goes wrong; other_line: of what it collides with, if anything.
     message: a sentence about the first occurrence, to which block, threads (one or two, (x, y, z)),
     element ("As[3][5]", "C[0, 17]") and address (bytes; in shared memory, of the block's) belong.
-    count: occurrences seen, in threads.
+    count: occurrences seen, in threads; of a mistake made all the time, not all are looked at.
     """
 
     kind: str
@@ -243,6 +245,7 @@ class _Record(NamedTuple):
     writes: bool
     strong: bool
     event: int  # synchronising events before it
+    turn: np.ndarray  # per warp: how often all of its lanes have met before it
     values: tuple  # of a store: registers with the bits written
 
     @property
@@ -255,7 +258,7 @@ class _WarpSync(NamedTuple):
 
     named: np.ndarray  # [warps, 32]
     active: np.ndarray
-    full: bool  # all 32 lanes of every warp
+    full: np.ndarray  # per warp: all of its lanes met
 
 
 class _Facts(NamedTuple):
@@ -313,6 +316,7 @@ class Sanitizer:
     def __init__(self, source: str = "", options: Sequence[str] = ()):
         self.source, self.options = source, options
         self._found: dict[tuple, Finding] = {}
+        self._looks: dict[tuple, int] = {}
         self._launch: Launch | None = None
         self.batch: Batch | None = None
         self._table = np.zeros(0, np.int32)  # scratch: who touched a place last
@@ -382,12 +386,13 @@ class Sanitizer:
         if partly:
             self._flight[id(copy)] = copy, sent._replace(mask=rest, whole=False)
         whole = sent.whole and not partly
-        self._keep(sent._replace(mask=lanes, whole=whole, event=len(self._events)))
+        self._keep(sent._replace(mask=lanes, whole=whole, event=len(self._events), turn=self._turn))
 
     def synced(self, batch: Batch, named: np.ndarray, line: int) -> None:
         active = batch.active_lanes().reshape(-1, WARP)
-        full = bool(active.all() and (named == _ALL).all())
+        full = (active & (named == _ALL)).all(axis=1)
         self._events.append(_WarpSync(named.astype(np.uint32), active, full))
+        self._turn = self._turn + full
         own = named >> np.arange(WARP) & 1 == 1
         if not (own | ~active).all():
             lane = int(np.argmax(active & ~own))
@@ -400,7 +405,7 @@ class Sanitizer:
     def released(self, batch: Batch, passed: list) -> None:
         self._arrivals(passed)
         going = (batch.lanes if mask is None else int(mask.sum()) for _, mask, *_ in passed)
-        if sum(going) == batch.living:
+        if sum(going) == batch.living and len({name for _, _, name, _ in passed}) == 1:
             return self._settle()
         groups: dict[tuple, np.ndarray] = {}
         for _, mask, name, _ in passed:
@@ -422,6 +427,12 @@ class Sanitizer:
         self._found[key] = Finding(
             kind, line, other, str(fault), fault.block, threads, element, address, count
         )
+
+    def _looked_enough(self, *key) -> bool:
+        """Whether what these lines do to each other is known well enough."""
+        if key in self._found:
+            self._looks[key] = self._looks.get(key, 0) + 1
+        return self._looks.get(key, 0) > ENOUGH
 
     def _thread(self, lane: int) -> tuple[int, int, int]:
         return unravel(lane % self.batch.padded, self._launch.block)
@@ -460,6 +471,7 @@ class Sanitizer:
         self._records: list[_Record] = []
         self._reaches: set[int] = set()
         self._events: list[_WarpSync | np.ndarray] = []
+        self._turn = np.zeros(self.batch.lanes // WARP, int)
         self._full = self._full or bool(self._shadow.bytes.all())
 
     def _about(self, access: Access) -> "_Facts":
@@ -473,7 +485,7 @@ class Sanitizer:
         values = tuple([registers[slot] for slot in facts.stored])
         record = _Record(
             access, shared, reach, start, reach.mask, True, writes,
-            facts.strong, len(self._events), values,
+            facts.strong, len(self._events), self._turn, values,
         )  # fmt: skip
         self._keep(record)
         if writes:
@@ -489,16 +501,88 @@ class Sanitizer:
     def _settle(self) -> None:
         """An epoch ends: hold its stores against its other accesses."""
         records = self._records
-        writers = [n for n, record in enumerate(records) if record.writes]
-        if writers and len(records) > 1:
+        writes = np.array([record.writes for record in records], bool)
+        if writes.any() and len(records) > 1:
             first = np.array([record.start for record in records])
             last = np.array([record.end for record in records])
-            for n in writers:
-                near = np.flatnonzero((first < last[n]) & (last > first[n]))
-                for other in near.tolist():
-                    if other > n or (other < n and not records[other].writes):
-                        self._pair(records[min(n, other)], records[max(n, other)])
+            near: dict[int, np.ndarray] = {}  # by writer: accesses that reach into its bytes
+            for n in np.flatnonzero(writes).tolist():
+                others = (first < last[n]) & (last > first[n])
+                others[: n + 1] &= ~writes[: n + 1]  # two writers are a pair once
+                if others.any():
+                    near[n] = np.flatnonzero(others)
+            if sum(map(len, near.values())) > FEW:
+                near = self._suspects(records, near)
+            for n, others in near.items():
+                for other in others.tolist():
+                    self._pair(records[min(n, other)], records[max(n, other)])
         self._new_epoch()
+
+    def _suspects(self, records: list[_Record], near: dict) -> dict:
+        """Of many pairs of accesses, those in which threads may meet: one sweep over the accesses
+        finds where a thread touches what another writes last, and where another warp does."""
+        involved = sorted(set(near).union(*(others.tolist() for others in near.values())))
+        foreign = np.zeros((2, len(records)), bool)  # another lane; of another warp
+        for shared in (True, False):
+            some = [n for n in involved if records[n].shared == shared]
+            if some:
+                foreign[:, some] = self._sweep([records[n] for n in some])
+        lane, warp = foreign
+        turns = np.array([record.turn for record in records])
+        on = np.array([self._warps(record) for record in records])
+        suspects = {}
+        for n, others in near.items():
+            together = ((turns[others] == turns[n]) & on[others] & on[n]).any(axis=1)
+            kept = (lane[n] | lane[others]) & (together | warp[n] | warp[others])
+            if kept.any():
+                suspects[n] = others[kept]
+        return suspects
+
+    def _warps(self, record: _Record) -> np.ndarray:
+        """Bool per warp: one of its lanes is active."""
+        if record.mask is None:
+            return np.ones(self.batch.lanes // WARP, bool)
+        return record.mask.reshape(-1, WARP).any(axis=1)
+
+    def _sweep(self, records: list[_Record]) -> np.ndarray:
+        """Bool [2, accesses]: it touches a place last written by another lane of its block; by
+        one of another warp."""
+        batch, padded = self.batch, self.batch.padded
+        space = batch.spaces["shared"] if records[0].shared else _GLOBAL
+        unit = min(record.access.unit for record in records)
+        base = min(record.start for record in records) // 16 * 16
+        places, needed = [], 0
+        for record in records:
+            lanes = self._lanes(record)
+            cells = np.broadcast_to(record.reach.elements(unit, space), batch.lanes)[lanes]
+            cells = (cells + (record.start - base) // unit).astype(np.int32)
+            count = record.access.size // unit
+            places.append((lanes.astype(np.int32), cells, count))
+            needed = max(needed, int(cells.max()) + count)
+        table = self._scratch(needed)
+        for _, cells, count in places:
+            for n in range(count):
+                table[cells + n] = -1
+        for record, (lanes, cells, count) in zip(records, places, strict=True):
+            if record.writes:
+                for n in range(count):
+                    table[cells + n] = lanes
+        foreign = np.zeros((2, len(records)), bool)
+        for number, (lanes, cells, count) in enumerate(places):
+            for n in range(count):
+                writer = table[cells + n]
+                other = (writer != lanes) & (writer >= 0)
+                if other.any():
+                    other &= writer // padded == lanes // padded
+                    foreign[0, number] |= other.any()
+                    foreign[1, number] |= (other & (writer // WARP != lanes // WARP)).any()
+        return foreign
+
+    def _scratch(self, needed: int) -> np.ndarray:
+        """A table for lane numbers, with anything in it."""
+        if len(self._table) < needed:
+            self._table = np.zeros(2 * needed, np.int32)
+        return self._table
 
     def _pair(self, x: _Record, y: _Record) -> None:
         """Two accesses of one epoch, x before y on this machine, that reach into the same bytes."""
@@ -508,6 +592,10 @@ class Sanitizer:
         same = x.reach is y.reach and x.start == y.start and size == y.access.size
         if same and x.whole and y.whole and self._twice(x) is None:
             return  # each thread meets itself only
+        kind = "write-write-race" if x.writes and y.writes else "read-write-race"
+        line, other = y.access.line, x.access.line
+        if self._looked_enough(kind, line, other):
+            return
         a, b = self._meeting(x, y)
         if len(a) and y.event > x.event:
             apart = ~self._ordered(a, b, self._events[x.event : y.event])
@@ -517,7 +605,6 @@ class Sanitizer:
             a, b = a[differ], b[differ]
         if not len(a):
             return
-        line, other = y.access.line, x.access.line
         if ("unfinished-copy", line, other) in self._found:
             return
 
@@ -542,7 +629,6 @@ class Sanitizer:
                 )
             return lane, what, (them,), element, address
 
-        kind = "write-write-race" if x.writes and y.writes else "read-write-race"
         self._report(kind, line, other, len(a), describe)
 
     def _lanes(self, record: _Record) -> np.ndarray:
@@ -575,13 +661,11 @@ class Sanitizer:
         active = np.zeros(self.batch.lanes, bool)
         active[on] = True
         places = of_y[asking]
-        needed = int(max(of_x[on].max(), places.max())) + 1
-        if len(self._table) < needed:
-            self._table = np.zeros(2 * needed, np.int32)
+        table = self._scratch(int(max(of_x[on].max(), places.max())) + 1)
         pairs = []
         for order in (on, on[::-1]) if x.writes and self._twice(x) is not None else (on,):
-            self._table[of_x[order]] = order  # the last one stays
-            found = np.minimum(self._table[places], self.batch.lanes - 1)  # or what was there
+            table[of_x[order]] = order  # the last one stays
+            found = np.clip(table[places], 0, self.batch.lanes - 1)  # or what was there
             met = active[found] & (of_x[found] == places)
             met &= found // self.batch.padded == asking // self.batch.padded
             if not own:
@@ -602,11 +686,9 @@ class Sanitizer:
         size = record.access.size
         cells, on = self._cells(record, size, record.start // 16 * 16), self._lanes(record)
         cells = cells[on]
-        needed = int(cells.max()) + 1
-        if len(self._table) < needed:
-            self._table = np.zeros(2 * needed, np.int32)
-        self._table[cells] = on
-        last = self._table[cells]
+        table = self._scratch(int(cells.max()) + 1)
+        table[cells] = on
+        last = table[cells]
         double = (last != on) & (last // self.batch.padded == on // self.batch.padded)
         found = (on[double], last[double]) if double.any() else None
         if record.whole:
@@ -649,10 +731,11 @@ class Sanitizer:
     def _ordered(self, a: np.ndarray, b: np.ndarray, events: list) -> np.ndarray:
         """Per pair: these events let lane b know what lane a did before them."""
         padded = self.batch.padded
-        if any(isinstance(event, _WarpSync) and event.full for event in events):
-            together = a // WARP == b // WARP
-        else:
-            together = np.zeros(len(a), bool)
+        together = np.zeros(len(a), bool)
+        for event in events:
+            if isinstance(event, _WarpSync):
+                together |= event.full[a // WARP]
+        together &= a // WARP == b // WARP
         for first in range(0, len(a), 1024):
             some = slice(first, first + 1024)
             if together[some].all():
@@ -711,6 +794,8 @@ class Sanitizer:
         for _, sent in self._flight.values():
             if record.start >= sent.end or sent.start >= record.end:
                 continue
+            if self._looked_enough("unfinished-copy", record.access.line, sent.access.line):
+                continue
             a, b = self._meeting(sent, record, own=True)
             if not len(a):
                 continue
@@ -743,7 +828,7 @@ class Sanitizer:
                 missing = array.unwritten.missing(access, first, elements, reach.mask)
                 if missing.any():
                     record = record or _Record(
-                        access, False, reach, start, reach.mask, True, False, False, 0, ()
+                        access, False, reach, start, reach.mask, True, False, False, 0, None, ()
                     )
                     why = "which nobody has written: the array comes from cp.empty"
                     self._uninitialised(record, missing, why)

@@ -1,0 +1,90 @@
+"""Which addresses one warp touches, instruction by instruction: data for pictures."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .counters import BANKS, WARP, global_sectors, shared_wavefronts
+from .decode import Access
+from .machine import Batch
+from .memory import Reach
+
+
+@dataclass(frozen=True)
+class WarpAccess:
+    """One memory instruction of one warp, as the PTX has it.
+
+    space: "global" or "shared"; kind: "load", "store", "atomic" or "copy"; line: of the .cu file;
+    array: the global array's name, or ""; addresses: int64 [32], bytes from the array's or the
+    block's shared memory's beginning; active: bool [32]; size: bytes a lane.
+    """
+
+    space: str
+    kind: str
+    line: int
+    array: str
+    addresses: np.ndarray
+    active: np.ndarray
+    size: int
+
+    @property
+    def words(self) -> np.ndarray:
+        """First 4-byte word of each lane."""
+        return self.addresses >> 2
+
+    @property
+    def banks(self) -> np.ndarray:
+        """Bank of each lane's first word."""
+        return self.words % BANKS
+
+    @property
+    def sectors(self) -> int:
+        """Sectors of a global access."""
+        return global_sectors(self.addresses, self.active, 8 * self.size)
+
+    @property
+    def wavefronts(self) -> int:
+        """Wavefronts of a shared access."""
+        width = max(32, 8 * self.size)
+        return shared_wavefronts(self.words, self.active, width, self.kind == "store")
+
+    def elements(self, columns: int) -> tuple[np.ndarray, np.ndarray]:
+        """(row, column) of each lane's float in a row-major array of `columns` columns."""
+        return np.divmod(self.addresses // 4, columns)
+
+
+class Recorder:
+    """Watches a launch and keeps what one warp of one block touches, up to `limit` accesses."""
+
+    def __init__(self, block: int = 0, warp: int = 0, limit: int = 1000):
+        self.where, self.limit = (block, warp), limit
+        self.found: list[WarpAccess] = []
+
+    def block(self, batch: Batch, at: int) -> None:
+        pass
+
+    barrier = block
+
+    def access(self, batch: Batch, access: Access, space: str, reach: Reach, start: int) -> None:
+        number, warp = self.where
+        position = np.flatnonzero(batch.numbers == number)
+        if not len(position) or len(self.found) >= self.limit or space == "local":
+            return
+        first = int(position[0]) * batch.padded + warp * WARP
+        lanes = slice(first, first + WARP)
+        active = batch.active_lanes()[lanes]
+        if not active.any():
+            return
+        region = batch.launch.memory.find(start) if space == "global" else None
+        relative = np.broadcast_to(reach.relative, batch.lanes)[lanes].astype(np.int64)
+        self.found.append(
+            WarpAccess(
+                space,
+                access.kind,
+                access.line,
+                region.name if region else "",
+                relative + (start - region.base if region else start),
+                active.copy(),
+                access.size,
+            )
+        )

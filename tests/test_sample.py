@@ -1,0 +1,57 @@
+"""Counters of large products from a few blocks, against counting every block."""
+
+import numpy as np
+import pytest
+
+from sgemm_lab.ladder import ladder
+from sgemm_lab.run import sample as sampling
+from sgemm_lab.run.profile import profile_variant
+from sgemm_lab.run.sample import kinds, sample
+
+VARIANTS = [
+    ladder[1](),
+    ladder[1](COALESCED=0),
+    ladder[1](BLOCK_X=8, BLOCK_Y=4),
+    ladder[2](),
+    ladder[2](TILE=8),
+    ladder[2](TILE=16, LAYOUT=1),
+]
+SHAPES = [(129, 65, 97), (200, 136, 72), (77, 301, 33), (128, 128, 64)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.key)
+def test_a_few_blocks_count_what_all_blocks_count(variant, shape):
+    found = sample(variant, *shape)
+    assert found.counters == profile_variant(variant, *shape).counters
+    assert 0 < found.worst < 1 and found.ran <= found.blocks
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 4096)])
+@pytest.mark.parametrize("variant", [ladder[1](), ladder[2]()], ids=lambda variant: variant.key)
+def test_large_products_are_counted_from_one_block(variant, shape):
+    M, N, K = shape
+    found = sample(variant, M, N, K)
+    assert found.counters.ffma == M * N * K and found.ran == 1
+    assert found.blocks == M // 32 * N // 32
+
+
+def test_edges_and_corner_are_kinds_of_their_own():
+    _, count = kinds(ladder[2](), 100, 70, 40)
+    assert sorted(count.tolist()) == [1, 2, 3, 6] and count.sum() == 12
+
+
+def test_a_wrong_block_shows_in_the_error(monkeypatch):
+    right = sampling._error
+
+    def spoilt(variant, number, A, B, C):
+        C[0, 0] = np.nan
+        return right(variant, number, A, B, C)
+
+    monkeypatch.setattr(sampling, "_error", spoilt)
+    assert sample(ladder[2](), 64, 64, 64).worst == np.inf
+
+
+def test_an_empty_product_is_refused():
+    with pytest.raises(ValueError, match="no blocks"):
+        sample(ladder[2](), 0, 5, 5)
