@@ -99,7 +99,7 @@ def test_without_a_gpu_nothing_is_timed_and_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr(bench_module, "gpu_available", lambda: False)
     result = bench(ladder[1]())
     assert result.runs == () and str(result) == NO_GPU
-    assert main(["--steps", "1", "--sizes", "64"]) == 2
+    assert main(["1", "--sizes", "64"]) == 2
     assert "no NVIDIA GPU" in capsys.readouterr().out
 
 
@@ -173,17 +173,29 @@ def test_the_command_records_and_adds_to_what_is_there(install, tmp_path, capsys
     install(FakeGpu())
     out = tmp_path / "h200.json"
     for size in ("32", "64"):
-        assert main(["--steps", "0", "1", "--sizes", size, "--out", str(out)]) == 0
+        assert main(["0", "1", "--sizes", size, "--out", str(out)]) == 0
     assert len(records.load(tmp_path)) == 4
     assert "Recorded in" in capsys.readouterr().out
+
+
+def test_the_command_takes_steps_and_macros_as_the_other_commands_do(install, tmp_path, capsys):
+    install(FakeGpu())
+    out = tmp_path / "h200.json"
+    asked = ["02_tiled", "TILE=16", "--vary", "LAYOUT", "--sizes", "32", "--out", str(out)]
+    assert main(asked) == 0
+    found = [(run.macros["TILE"], run.macros["LAYOUT"]) for run in records.load(tmp_path)]
+    assert found == [(16, 0), (16, 1)]
+    assert main(["9"]) == 2 and main(["2", "TILE=64"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no step 9" in said and "TILE=64 needs 64×64" in said
 
 
 def test_another_driver_is_not_mixed_in(install, tmp_path, monkeypatch, capsys):
     install(FakeGpu())
     out = tmp_path / "h200.json"
-    assert main(["--steps", "1", "--sizes", "64", "--out", str(out)]) == 0
+    assert main(["1", "--sizes", "64", "--out", str(out)]) == 0
     monkeypatch.setattr(bench_module, "_smi", lambda bus_id, *fields: ["600.0"])
-    assert main(["--steps", "1", "--sizes", "64", "--out", str(out)]) == 1
+    assert main(["1", "--sizes", "64", "--out", str(out)]) == 1
     assert "Not recorded" in capsys.readouterr().err
 
 

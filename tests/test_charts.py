@@ -188,6 +188,34 @@ def test_a_chart_without_data_says_so():
         charts.speed(ladder[2](), unit="furlongs")
 
 
+def test_a_step_stands_for_its_default_variant_and_gpus_for_themselves_in_any_case():
+    assert charts.speed(ladder[2], gpu="T4") == charts.speed(ladder[2](), gpu="t4")
+    assert charts.moves(ladder[2], ladder[1]) == charts.moves(ladder[2](), ladder[1]())
+    with pytest.raises(ValueError, match="gpu='T5' is not known; known are t4, rtx2080s, a100"):
+        charts.speed(ladder[2], gpu="T5")
+    with pytest.raises(TypeError, match=r"2 \(int\) is no variant of a step. Use ladder\[2\]"):
+        charts.moves(2)
+
+
+def test_a_report_of_the_step_with_other_macros_is_shown_and_says_which():
+    alone = charts.speed(ladder[2], gpu="t4", unit="GFLOPS")
+    header = alone.text.splitlines()[2]
+    assert "R1" in header and "R2, ACCUMULATORS=4" in header
+    assert "R2: “CUDA SGEMM optimization" in alone.html
+    assert "ladder a: A third-party ladder on a T4" in alone.html
+    both = charts.speed(ladder[2], ladder[2](ACCUMULATORS=4), gpu="t4", unit="GFLOPS")
+    header = both.text.splitlines()[2]
+    assert "ACCUMULATORS=4, R2" in header and "R2, ACCUMULATORS=4" not in header, "once"
+    naive = charts.speed(ladder[1], gpu="t4", unit="GFLOPS").text
+    assert "COALESCED=0" not in naive, "whoever has the very kernel is shown with that alone"
+
+
+def test_marks_in_one_place_part_company():
+    assert charts._lanes([100, 100, 100], 5) == [-1, 0, 1]
+    assert charts._lanes([13, 50, 12], 5) == [-0.5, 0, 0.5]
+    assert charts._lanes([], 5) == []
+
+
 class Counted:
     def __init__(self, **values):
         self.__dict__.update(
@@ -204,9 +232,9 @@ def test_moves_puts_two_kernels_side_by_side_with_their_ratio():
     after = Counted(instructions=1000, ffma=64, global_load_requests=2, global_load_sectors=8,
                     by_class={"ffma": 500, "move": 1})  # fmt: skip
     bundle = charts.moves(("after", after), ("before", before))
-    rows = {line[:28].strip(): line.split()[-3:] for line in bundle.text.splitlines()}
+    rows = {line[:24].strip(): line.split()[-3:] for line in bundle.text.splitlines()}
     assert rows["global sectors loaded"] == ["64", "8", "×0.12"]
-    assert rows["FLOP per byte to or from L1"] == ["0.0625", "0.500", "×8"]
+    assert rows["FLOP per byte of sectors"] == ["0.0625", "0.500", "×8"]
     assert rows["– ffma"] == ["0", "500", "–"] and rows["– other"] == ["0", "1", "–"]
     assert not any("shared" in row for row in rows), "rows of zeros are left out"
 

@@ -6,11 +6,15 @@ import re
 import numpy as np
 import pytest
 
+from sgemm_lab.__main__ import COMMANDS
+from sgemm_lab.__main__ import main as program
 from sgemm_lab.ladder import ladder
 from sgemm_lab.run import check as checker
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import cp, gpu_available
 from sgemm_lab.run.check import SCALARS, Check, check, default_shapes, main
+from sgemm_lab.run.profile import main as profile_main
+from sgemm_lab.run.profile import profile_variant
 
 pytestmark = pytest.mark.skipif(nvrtc.version() is None, reason="no NVRTC here")
 
@@ -159,6 +163,49 @@ def test_a_read_beyond_b_that_reaches_no_result_is_found_on_the_ptx_machine():
     assert not check(mutant(("k0 + ty < K && col < N ?", "k0 + ty < K ?"))).ok
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (2, r"^2 \(int\) is no variant of a step\. Use ladder\[2\], or"),
+        ("02_tiled", r"Use ladder\['02_tiled'\], or"),
+        (None, r"^NoneType is no variant of a step\. Use ladder\[2\]"),
+    ],
+)
+def test_what_is_no_variant_is_refused_with_what_was_meant(wrong, says):
+    with pytest.raises(TypeError, match=says):
+        check(wrong)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "error", "says"),
+    [
+        ((3, 4, 5), TypeError, r"is one shape; check takes a list of them: \[\(3, 4, 5\)\]"),
+        (7, TypeError, "is no list of shapes"),
+        ([(3, 4)], TypeError, r"\(3, 4\) is no shape: three whole numbers \(M, N, K\)"),
+        ([(3, -1, 5)], ValueError, "N=-1: a kernel's int holds sizes from 0 to 2147483647"),
+        ([(3, 4, 5.5)], TypeError, "K=5.5 is not a whole number"),
+    ],
+)
+def test_what_is_no_shape_is_refused_in_words(shapes, error, says):
+    with pytest.raises(error, match=says):
+        check(TILED, shapes=shapes)
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        ((0, 4, 4), "C has no elements, so there is nothing to launch"),
+        ((-4, 4, 4), "M=-4: a kernel's int holds sizes from 0"),
+        ((200_000, 4, 200_000), "the matrices take 149.0 GiB; here they may take 1"),
+    ],
+)
+def test_a_size_that_cannot_be_profiled_is_refused_in_words(size, says, capsys):
+    with pytest.raises(ValueError, match=says):
+        profile_variant(TILED, *size)
+    assert profile_main(["2", "--size", *map(str, size)]) == 2
+    assert re.search(says, capsys.readouterr().err)
+
+
 def test_guards_leave_the_array_aligned():
     _, inner = checker._between_guards(np.zeros((3, 5), np.float32), cp)
     address = inner.data.ptr if gpu_available() else inner.ctypes.data
@@ -173,6 +220,22 @@ def test_the_command_checks_what_it_is_asked_for(capsys):
     assert main(["9"]) == 2
     assert "there is no step 9" in capsys.readouterr().err
     assert main(["2", "TILE=x"]) == 2
+    capsys.readouterr()
+    for words, says in {
+        "TILE=16": "TILE=16 of which step? Name it, too: 2 TILE=16.",
+        "2 TILE": "TILE needs a value: TILE=8, TILE=16 or TILE=32.",
+        "2 TILE=": "TILE needs a value: TILE=8, TILE=16 or TILE=32.",
+        "2 TILE=64 --all": "TILE=64 needs 64×64 = 4096 threads; a block may have 1024. Choose 8, "
+        "16 or 32.",
+    }.items():
+        assert main(words.split()) == 2
+        assert capsys.readouterr().err == f"{says}\n"
+
+
+def test_the_program_without_a_command_says_which_there_are(capsys):
+    assert program([]) == 2
+    said = capsys.readouterr().err
+    assert "usage: python -m sgemm_lab" in said and all(name in said for name in COMMANDS)
 
 
 def test_the_command_says_by_its_exit_code_that_a_kernel_is_wrong(monkeypatch, capsys):

@@ -123,7 +123,7 @@ def test_beta_without_c_is_refused(nothing_runs):
 
 
 def test_something_else_than_a_variant_is_refused(nothing_runs):
-    with pytest.raises(TypeError, match=r"Use ladder\[2\]\(TILE=16\)"):
+    with pytest.raises(TypeError, match=r"Use ladder\['02_tiled'\], or ladder\[2\]\(TILE=16\)"):
         launch("02_tiled", ones(M, K), ones(K, N))
 
 

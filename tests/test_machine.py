@@ -225,11 +225,54 @@ def test_shuffles_and_votes_exchange_within_a_warp(arch):
     assert out[6].tolist() == [(0xAA if x < 32 else 0) if x % 2 else 0 for x in range(64)]
 
 
-def test_a_shuffle_that_names_absent_lanes_is_refused():
-    code = kernel("if (threadIdx.x < 7)\n out[threadIdx.x] = __shfl_sync(~0u, 1, 0);")
-    with pytest.raises(Fault, match="names lanes in its mask") as error:
+def test_a_shuffle_waits_in_vain_for_lanes_that_wait_elsewhere():
+    code = kernel(
+        "if (threadIdx.x < 7)\n out[threadIdx.x] = __shfl_sync(~0u, 1, 0);\n__syncthreads();"
+    )
+    with pytest.raises(Fault, match=r"waits for ever at shfl.*never arrive") as error:
         run(code, (1,), (32,), (np.zeros(32, np.int32),))
-    assert error.value.line == 3
+    assert (error.value.kind, error.value.line) == ("warp-mask", 3)
+
+
+def test_lanes_that_took_different_ways_wait_for_each_other_at_syncwarp():
+    code = kernel(
+        """
+        __shared__ int s[32];
+        int t = threadIdx.x;
+        s[t] = -1;
+        __syncthreads();
+        if (t < 16) { s[t] = t + 1; __syncwarp(); out[t] = s[t + 16] * 3; }
+        else {
+            int a = t;
+            for (int i = 0; i < count; i++) a = a * 5 + i;
+            s[t] = a & 255; __syncwarp(); out[t] = s[t - 16] - 7;
+        }""",
+        "int* out, int count",
+    )
+    out = np.zeros(32, np.int32)
+    run(code, (1,), (32,), (out, np.int32(3)))
+    late = [((t * 5 * 5 + 1) * 5 + 2) & 255 for t in range(16, 32)]
+    assert out.tolist() == [3 * x for x in late] + [t + 1 - 7 for t in range(16)]
+
+
+def test_a_shuffle_after_a_switch_finds_all_lanes_wherever_the_cases_were_put():
+    cases = "".join(f"case {n}: for (int k = 0; k <= i; ++k) x = x * {n + 2} + k; break;\n"
+                    for n in range(7))  # fmt: skip
+    code = kernel(
+        f"{INDEX} int x = i; switch (i % 9) {{ {cases} case 7: x = -1; break; }}\n"
+        "out[i] = __shfl_xor_sync(~0u, x, 1);"
+    )
+    out = np.zeros(64, np.int32)
+    run(code, (1,), (64,), (out,))
+
+    def value(i):
+        x = i
+        if i % 9 < 7:
+            for k in range(i + 1):
+                x = x * (i % 9 + 2) + k
+        return np.int64(-1 if i % 9 == 7 else (x + 2**31) % 2**32 - 2**31)
+
+    assert out.tolist() == [value(i ^ 1) for i in range(64)]
 
 
 def test_atomics_on_one_address_are_all_counted_and_return_distinct_values():
@@ -404,6 +447,7 @@ GOOD = dict(M=np.int32(4), A=np.ones((4, 4), "f4"), B=np.ones((1, 4), "f4"), C=n
     ({"M": 4.0}, TypeError, "M takes 4 bytes"),
     ({"M": 2**33}, ValueError, "does not fit the 32 bits"),
     ({"M": np.ones(3, "i4")}, TypeError, "M is a scalar parameter"),
+    ({"A": [[1.0]]}, TypeError, r"A was given a list; pass an array: cp\.asarray\(A, dtype=cp\.f"),
     ({"C": 3}, ValueError, None),
 ])  # fmt: skip
 def test_an_argument_that_cupy_would_pass_on_unseen_is_refused(change, error, says):

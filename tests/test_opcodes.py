@@ -172,7 +172,7 @@ def test_min_and_max_prefer_a_number_to_nan():
 
 
 def test_flush_to_zero_keeps_the_sign():
-    add = ELEMENTWISE["add"](("ftz",), DTYPES["f32"])[0]
+    add = opcodes.rule("add", ("ftz",), DTYPES["f32"])[0]
     tiny = np.array([-1e-40, 1e-40, 1.0], "f4")
     out = add(tiny, np.zeros(3, "f4") * np.array([-1, 1, 1], "f4"))
     assert out.tolist() == [0, 0, 1] and np.signbit(out[0])

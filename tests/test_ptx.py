@@ -83,6 +83,15 @@ def test_a_missing_kernel_names_those_that_are_there():
         parse(LOOP).kernel("g")
 
 
+def test_a_mangled_name_is_recognised_and_printf_is_named():
+    text = "__global__ void f(float* o) { o[0] = 1; }"
+    with pytest.raises(PtxError, match=r'_Z1fPf\. Kernel names are mangled: put extern "C"'):
+        parse(compile_ptx(text).text).kernel("f")
+    text = 'extern "C" ' + text.replace("o[0] = 1;", 'printf("%f", o[0]);')
+    with pytest.raises(PtxError, match="printf is not covered"):
+        parse(compile_ptx(text).text)
+
+
 def test_a_function_that_was_not_inlined_is_refused_with_the_way_out():
     text = (
         "__device__ __noinline__ float g(float x) { return x * x; }"

@@ -569,6 +569,18 @@ def test_places_given_out_by_a_counter_depend_on_the_order_of_warps():
     clean(code.replace("= threadIdx.x", "= 1"), (floats(128),), block=(128,))
 
 
+def test_a_fault_that_only_another_order_brings_is_a_finding_and_the_first_result_stays():
+    code = """
+    __device__ int next;
+    """ + kernel("""
+        int place = atomicAdd(&next, 1);
+        if (place == 0 && threadIdx.x == 0) out[0] = 1;
+        if (place == 0 && threadIdx.x != 0) out[64] = 1; // @1""")
+    out = np.zeros(64, "f4")
+    found(code, (out,), kind="out-of-bounds", says="in another order")
+    assert out.tolist() == [1] + [0] * 63
+
+
 @pytest.mark.parametrize("code, line", [
     ("out[threadIdx.x] = 1;", None),
     ("atomicAdd(&out[0], 1.0f);", 2),

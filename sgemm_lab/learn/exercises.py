@@ -13,7 +13,7 @@ from sgemm_lab.ladder import Step, Variant
 from sgemm_lab.run.backend import ptx
 from sgemm_lab.run.check import check
 from sgemm_lab.run.nvrtc import CompileError
-from sgemm_lab.run.profile import profile, profile_variant
+from sgemm_lab.run.profile import Profile, profile, profile_variant
 from sgemm_lab.simt.counters import Counters
 from sgemm_lab.simt.machine import Fault
 from sgemm_lab.simt.ptx import PtxError
@@ -21,13 +21,16 @@ from sgemm_lab.simt.ptx import PtxError
 
 @dataclass(frozen=True)
 class Exercise:
-    """What is asked: `correct` finds what is wrong with a kernel, in a sentence, or None;
-    `count` runs it once and counts; `goal` says what is missing in the counters, or None."""
+    """What is asked: `launched` and `parameters` say how the kernel is called; `correct` finds what
+    is wrong with it, in a sentence, or None; `examine` runs it on some sizes, counted and looked
+    over for races; `goal` says what is missing in the last one's counters, or None."""
 
     name: str
     asks: str
+    launched: str
+    parameters: str
     correct: Callable[[str], str | None]
-    count: Callable[[str], Counters]
+    examine: Callable[[str], list[Profile]]
     goal: Callable[[Counters], str | None] = lambda counters: None
 
 
@@ -46,19 +49,35 @@ class Verdict:
 
 def judge(name: str, code: str) -> Verdict:
     """Compile, check and count a reader's kernel for exercise `name`. Never raises for bad code."""
-    if name not in EXERCISES:
+    if not isinstance(name, str) or name not in EXERCISES:
         raise KeyError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
     exercise = EXERCISES[name]
+    solved, said = _judged(exercise, code)
+    return Verdict(name, solved, (f"launched in {exercise.launched}", *said))
+
+
+def _judged(exercise: Exercise, code: str) -> tuple[bool, list[str]]:
+    """Whether the exercise is solved, and what is to be said about it, line by line."""
+    if not isinstance(code, str):
+        return False, [f"a kernel is a text in CUDA C++; this is {code!r} ({type(code).__name__})"]
     try:
-        problem = exercise.correct(code)
-        missing = None if problem else exercise.goal(exercise.count(code))
-    except (CompileError, PtxError, Fault, TypeError, ValueError) as error:
-        return Verdict(name, False, tuple(str(error).splitlines()))
-    if problem:
-        return Verdict(name, False, tuple(problem.splitlines()))
-    if missing:
-        return Verdict(name, False, ("the result is right", missing))
-    return Verdict(name, True, ("the result is right", exercise.asks))
+        if problem := exercise.correct(code):
+            return False, problem.splitlines()
+        profiles = exercise.examine(code)
+    except TypeError as error:
+        why = str(error).partition(", whose bytes")[0]
+        return False, [
+            f"the declaration differs from what the exercise passes: {exercise.parameters}",
+            why,
+        ]
+    except (CompileError, PtxError, Fault, ValueError) as error:
+        return False, str(error).splitlines()
+    right = "the result is right"
+    if found := next((found for each in profiles for found in each.findings or ()), None):
+        return False, [f"{right}, but by luck: {found.kind}", *found.message.splitlines()]
+    if missing := exercise.goal(profiles[-1].counters):
+        return False, [right, missing]
+    return True, [right, exercise.asks]
 
 
 # --- a kernel over one vector -------------------------------------------------------------------
@@ -66,13 +85,15 @@ def judge(name: str, code: str) -> Verdict:
 _BLOCK = 256
 
 
-def _scale(code: str, n: int) -> tuple[np.ndarray, np.ndarray, Counters]:
+def _scale(code: str, n: int, sanitize: bool = False) -> tuple[np.ndarray, np.ndarray, Profile]:
     x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
     y = np.full(n, np.nan, np.float32)
     grid = (-(-n // _BLOCK),)
-    args = np.int32(n), np.float32(3), x, y
-    counted = profile(code, "scale", grid, (_BLOCK,), args, sanitize=False)
-    return x, y, counted.counters
+    args = np.int32(n), np.float32(3), x.copy(), y
+    seen = profile(code, "scale", grid, (_BLOCK,), args, sanitize=sanitize)
+    if not np.array_equal(args[2], x):
+        raise ValueError(f"n = {n}: x was written to; the result belongs into y")
+    return x, y, seen
 
 
 def _scale_correct(code: str) -> str | None:
@@ -98,17 +119,26 @@ def _variant(
 
 
 def _product(function: str, block, tile):
-    """(correct, count) of an exercise whose kernel has the interface of the ladder."""
+    """What an exercise needs besides its name, what it asks and its goal, if the kernel has the
+    interface of the ladder."""
+    launched = "blocks of {}×{} threads, one for each {}×{} tile of C".format(*block, *tile)
+    parameters = (
+        "(int M, int N, int K, float alpha, const float* A, const float* B, float beta, float* C)"
+    )
 
     def correct(code: str) -> str | None:
         # On the PTX machine in any case: a wild address would end a GPU's use for this process.
         found = check(_variant(function, code, block, tile), on=ptx)
         return None if found.ok else "\n".join(found.failures[:2])
 
-    def count(code: str, n: int = 128) -> Counters:
-        return profile_variant(_variant(function, code, block, tile), n, n, n).counters
+    def examine(code: str) -> list[Profile]:
+        variant = _variant(function, code, block, tile)
+        return [profile_variant(variant, *size) for size in ((37, 45, 35), (_SIZE,) * 3)]
 
-    return correct, count
+    return launched, parameters, correct, examine
+
+
+_SIZE = 128  # M = N = K of what is counted
 
 
 def _coalesced(counters: Counters) -> str | None:
@@ -118,12 +148,24 @@ def _coalesced(counters: Counters) -> str | None:
     return f"a global load touches {reached:.1f} sectors on average; the goal is 2.5"
 
 
+def _tiled(counters: Counters) -> str | None:
+    fewest = 2 * _SIZE**3 // 16 // 8  # A and B, each fetched once per 16 rows, columns of C
+    if counters.global_load_sectors <= 2 * fewest:
+        return None
+    return (
+        f"at {_SIZE}³ it loads {counters.global_load_sectors:,} sectors from global memory; the "
+        f"goal is {2 * fewest:,}: load each tile once, and share it"
+    )
+
+
 _EXERCISES = (
     Exercise(
         "00.1",
         "no thread leaves its array, for any n",
+        f"blocks of {_BLOCK} threads, as many as cover n",
+        "(int n, float factor, const float* x, float* y)",
         _scale_correct,
-        lambda code: _scale(code, 1000)[2],
+        lambda code: [_scale(code, 1000, sanitize=True)[2]],
     ),
     Exercise(
         "01.1",
@@ -133,8 +175,10 @@ _EXERCISES = (
     ),
     Exercise(
         "02.1",
-        "any M, N and K, with every thread at every barrier",
+        "any M, N and K, with every thread at every barrier, and at most twice the sectors of "
+        "perfect 16×16 tiles",
         *_product("tiled", (16, 16), (16, 16, 16)),
+        _tiled,
     ),
 )
 EXERCISES = {exercise.name: exercise for exercise in _EXERCISES}

@@ -111,7 +111,8 @@ def bench(
     """
     if not gpu_available():
         return Bench(message=NO_GPU)
-    given = [variants] if isinstance(variants, Variant | Step) else variants
+    several = isinstance(variants, Iterable) and not isinstance(variants, str)
+    given = variants if several else [variants]
     variants = [as_variant(each) for each in given]
     wanted = [(size, variant) for size in map(_shape, sizes) for variant in variants]
     runs, message, problem = [], "", None

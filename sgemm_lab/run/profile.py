@@ -19,6 +19,7 @@ from sgemm_lab.simt.machine import Fault, Launch
 from sgemm_lab.simt.sanitizer import (
     Finding,
     Sanitizer,
+    of_fault,
     order_finding,
     order_sensitive,
     other_orders,
@@ -174,6 +175,8 @@ class _Orders:
                 prepare(self.args, turns=turns, blocks=self.launch.numbers[::-1]).run()
                 if found := order_finding(self.launch, self.line, after):
                     return (found,)
+        except Fault as fault:
+            return (of_fault(fault, ", when warps and blocks run in another order"),)
         finally:
             for region in regions:
                 if region.writeable:

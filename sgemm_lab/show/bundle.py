@@ -23,7 +23,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from PIL import Image  # noqa: E402
 
-WIDTH = 480  # units of every drawing; a column of 345 pixels still shows 9-pixel letters
+WIDTH = 480  # units of every drawing; one narrower than 27rem scrolls in a box of its own
 
 # The light theme, in which charts are drawn; `plot` puts the variables in their place.
 INK, MUTED, FAINT, ACCENT, PAPER = "#1f2328", "#57606a", "#d0d7de", "#b3470a", "#ffffff"
@@ -35,7 +35,7 @@ margin:1em 0;max-width:40rem;line-height:1.4}
 html[data-theme=dark] .lab,html[theme=dark] .lab,body[data-jp-theme-light=false] .lab{\
 --i:var(--lab-ink,#e6edf3);--m:var(--lab-muted,#9da7b3);--f:var(--lab-faint,#3d444d);\
 --a:var(--lab-accent,#ff9d5c);--p:var(--lab-paper,#121212)}
-.lab svg{display:block;width:100%;height:auto;stroke-linejoin:round}
+.lab svg{display:block;width:100%;min-width:27rem;height:auto;stroke-linejoin:round}
 .lab text{font:13px system-ui,sans-serif;fill:var(--i)}
 .lab .m{fill:var(--m)}.lab .a{fill:var(--a)}.lab .b{font-weight:600}.lab .s{font-size:11px}
 .lab .f{fill:var(--f)}.lab .w{fill:var(--a);fill-opacity:.25}.lab .n{fill:none}
@@ -90,7 +90,7 @@ def figure(
     note = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     folded = f"<details><summary>The numbers</summary>{table_html(header, rows)}</details>"
     return Bundle(
-        f'<figure class="lab">{STYLE}{drawing}{note}{folded}</figure>',
+        f'<figure class="lab">{STYLE}<div>{drawing}</div>{note}{folded}</figure>',
         f"{alt}\n\n{table_text(header, rows)}",
         png,
     )

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from sgemm_lab.devices import Device, devices
-from sgemm_lab.ladder import Variant
+from sgemm_lab.ladder import Step, Variant, as_variant
 from sgemm_lab.ladder import ladder as steps
 from sgemm_lab.measure import records
 from sgemm_lab.measure.records import Run
@@ -81,22 +81,25 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
                 axes.axhspan(row - 0.5, row + 0.5, color=ACCENT, alpha=0.25, linewidth=0)
             axes.text(x(18), row, number, ha="right", color=INK if here else MUTED, **words)
             axes.text(x(26), row, titles[number], **words)
-            for column, ((_, label), runs) in enumerate(columns.items()):
-                if run := runs.get(number):
-                    tone = ACCENT if here else MUTED
-                    axes.plot(
-                        run.pct_of_cublas, row, _MARKERS[column % 3], color=tone, clip_on=False,
-                        markerfacecolor=tone if label == "measured" else PAPER, markersize=8,
-                        markeredgewidth=1 + here,
-                    )  # fmt: skip
-                    tone = MUTED if run.stale and not here else INK
-                    axes.text(ends[column], row, _percent(run), ha="right", color=tone, **words)
+            marks = {c: runs[number] for c, runs in enumerate(columns.values()) if number in runs}
+            lanes = _lanes([run.pct_of_cublas for run in marks.values()], x(_MARK) - x(0))
+            for (column, run), lane in zip(marks.items(), lanes, strict=True):
+                label = heads[column][1]
+                tone = ACCENT if here else MUTED
+                axes.plot(
+                    run.pct_of_cublas, row + lane * _MARK / _ROW, _MARKERS[column % 3], color=tone,
+                    clip_on=False, markerfacecolor=tone if label == "measured" else PAPER,
+                    markersize=_MARK, markeredgewidth=1 + here,
+                )  # fmt: skip
+                tone = MUTED if run.stale and not here else INK
+                axes.text(ends[column], row, _percent(run), ha="right", color=tone, **words)
 
     stale = any(run.stale for runs in columns.values() for run in runs.values())
     caption = f"Per cent of cuBLAS at M = N = K = {N}. " + " ".join(
         f"{_glyph(column, label)} {device.name}: {_origin(label)}."
         for column, (device, label) in enumerate(heads)
     )
+    caption += _sources(run for runs in columns.values() for run in runs.values())
     caption += " * measured with another version of this kernel." * stale
     alt = f"Per cent of cuBLAS, step by step, at N = {N}" + (
         f"; step {step}, {titles[step]}, is marked." if step in titles else "."
@@ -106,11 +109,29 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
         [f"{number} {titles[number]}", *(_percent(runs.get(number)) for runs in columns.values())]
         for number in numbers
     ]
-    drawing, png = plot(draw, 42 + 22 * len(numbers), alt)
+    drawing, png = plot(draw, 42 + _ROW * len(numbers), alt)
     return figure(drawing, alt, header, rows, caption, png)
 
 
 _COLUMN = 44  # width of a GPU's column of numbers
+_ROW = 22  # height of a step's row
+_MARK = 7  # size of a mark
+
+
+def _lanes(places: Sequence[float], apart: float) -> list[float]:
+    """How many marks' height to move each mark, so that those closer than `apart` part company."""
+    order = sorted(range(len(places)), key=places.__getitem__)
+    groups: list[list[int]] = []
+    for index in order:
+        if groups and places[index] - places[groups[-1][-1]] < apart:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    lanes = [0.0] * len(places)
+    for group in groups:
+        for lane, index in enumerate(sorted(group)):
+            lanes[index] = lane - (len(group) - 1) / 2
+    return lanes
 
 
 def _columns(N: int, directory) -> dict[tuple[str, str], dict[int, Run]]:
@@ -152,6 +173,15 @@ def _origin(label: str) -> str:
     return "measured" if label == "measured" else f"reported, {label}"
 
 
+def _sources(runs: Iterable[Run]) -> str:
+    """Who reported what is shown: " R1: “…”, …. ladder a: …." """
+    named = {run.label: run.source for run in runs if run.kind == "reported"}
+    return "".join(
+        f" {source if source.startswith(label) else f'{label}: {source}'}."
+        for label, source in sorted(named.items())
+    )
+
+
 def _short(device: Device) -> str:
     return device.name.removeprefix("RTX ").split(" SXM")[0].replace("2080 Super", "2080S")
 
@@ -173,37 +203,58 @@ def _glyph(column: int, label: str) -> str:
 # ------------------------------------------------------------------------------ over the sizes
 
 
-def speed(*variants: Variant, gpu: str = "h200", unit: str = "%", directory=None) -> Bundle:
+def speed(*variants: Variant | Step, gpu: str = "h200", unit: str = "%", directory=None) -> Bundle:
     """Each variant over N on one GPU, the first in the accent. `unit` is "%" of cuBLAS or "GFLOPS".
 
-    Measured runs must have exactly these macros; reported ones must not contradict them. Raises
-    ValueError where nothing is recorded.
+    A step stands for its default variant. Measured runs must have exactly these macros; reported
+    ones must not contradict them. Who reported the step, but no such kernel, is shown with the
+    default variant, the line named for what differs: "R2, ACCUMULATORS=4".
+    Raises ValueError for an unknown GPU, or where nothing is recorded.
     """
+    variants, device = [as_variant(variant) for variant in variants], _device(gpu)
     if unit not in ("%", "GFLOPS"):
         raise ValueError(f'unit={unit!r}: choose "%" or "GFLOPS"')
     lines = []
     for variant in variants:
-        for label, runs in _lines(variant, gpu, directory).items():
+        for (label, differs), runs in _lines(variant, variants, device.key, directory).items():
             points = [(run.N, _value(run, unit)) for run in runs]
             points = [point for point in points if point[1] is not None]
             if points:
-                name = _line_name(variant, variants, label)
+                name = f"{label}, {differs}" if differs else _line_name(variant, variants, label)
                 lines.append((name, label, points, variant == variants[0], runs))
     if not lines:
-        raise ValueError(f"nothing is recorded for these variants on {devices[gpu].name} in {unit}")
-    return _line_chart(lines, devices[gpu], unit)
+        raise ValueError(f"nothing is recorded for these variants on {device.name} in {unit}")
+    return _line_chart(lines, device, unit)
 
 
-def _lines(variant: Variant, gpu: str, directory) -> dict[str, list[Run]]:
-    """Label → the runs of `variant` at square sizes, by N, the fastest where a size has several."""
-    found: dict[str, dict[int, Run]] = {}
-    for run in _runs(directory, gpu=gpu, step=variant.step.number):
-        same = all(variant.macros.get(name) == value for name, value in run.macros.items())
-        if same and run.M == run.N == run.K:
-            sizes = found.setdefault(run.label, {})
-            if run.N not in sizes or run.gflops > sizes[run.N].gflops:
-                sizes[run.N] = run
-    return {label: [sizes[N] for N in sorted(sizes)] for label, sizes in sorted(found.items())}
+def _device(gpu: str) -> Device:
+    if str(gpu).lower() not in devices:
+        raise ValueError(f"gpu={gpu!r} is not known; known are {', '.join(devices)}.")
+    return devices[gpu.lower()]
+
+
+def _lines(
+    variant: Variant, variants: Sequence[Variant], gpu: str, directory
+) -> dict[tuple[str, str], list[Run]]:
+    """(label, macros that differ) → the runs to show for `variant` at square sizes, by N, the
+    fastest where a size has several."""
+    runs = [r for r in _runs(directory, gpu=gpu, step=variant.step.number) if r.M == r.N == r.K]
+    agree = {run.label for run in runs if not _differs(run, variant)}
+    found: dict[tuple[str, str], dict[int, Run]] = {}
+    for run in runs:
+        differs = _differs(run, variant)
+        nearest = run.kind == "reported" and variant == variant.step() and run.label not in agree
+        if differs and not (nearest and all(_differs(run, other) for other in variants)):
+            continue
+        sizes = found.setdefault((run.label, differs), {})
+        if run.N not in sizes or run.gflops > sizes[run.N].gflops:
+            sizes[run.N] = run
+    return {key: [sizes[N] for N in sorted(sizes)] for key, sizes in sorted(found.items())}
+
+
+def _differs(run: Run, variant: Variant) -> str:
+    """The macros of a run that `variant` has otherwise: "ACCUMULATORS=4"; empty for none."""
+    return " ".join(f"{n}={v}" for n, v in run.macros.items() if variant.macros.get(n) != v)
 
 
 def _value(run: Run, unit: str) -> float | None:
@@ -263,11 +314,15 @@ def _line_chart(lines: list, device: Device, unit: str) -> Bundle:
     rows = [
         [N, *(_format(dict(points).get(N)) for _, _, points, _, _ in lines)] for N in sizes
     ]  # fmt: skip
-    origins = dict.fromkeys(_origin(label) for _, label, *_ in lines)
-    caption = f"{device.name}: {'; '.join(origins)}." + (
-        " * measured with another version of this kernel."
-        if any(run.stale for *_, runs in lines for run in runs)
-        else ""
+    origins = dict.fromkeys(_origin(label).partition(",")[0] for _, label, *_ in lines)
+    caption = (
+        f"{device.name}: {'; '.join(origins)}."
+        + _sources(run for *_, runs in lines for run in runs)
+        + (
+            " * measured with another version of this kernel."
+            if any(run.stale for *_, runs in lines for run in runs)
+            else ""
+        )
     )
     header = ["N", *(name for name, *_ in lines)]
     drawing, png = plot(draw, 260, alt)
@@ -293,7 +348,7 @@ def _format(value: float | None) -> str:
 # ------------------------------------------------------------------------------ what it moves
 
 _MOVES = (  # row, how to compute it from counters
-    ("multiply-adds, per thread", lambda c: c.ffma),
+    ("multiply-adds of threads", lambda c: c.ffma),
     ("global load requests", lambda c: c.global_load_requests),
     ("global sectors loaded", lambda c: c.global_load_sectors),
     ("– a request", lambda c: _ratio(c.global_load_sectors, c.global_load_requests)),
@@ -302,7 +357,7 @@ _MOVES = (  # row, how to compute it from counters
     ("shared load wavefronts", lambda c: c.shared_load_wavefronts),
     ("– a load", lambda c: _ratio(c.shared_load_wavefronts, c.shared_load_instructions)),
     ("shared store wavefronts", lambda c: c.shared_store_wavefronts),
-    ("FLOP per byte to or from L1", lambda c: _ratio(
+    ("FLOP per byte of sectors", lambda c: _ratio(
         2 * c.ffma, SECTOR * (c.global_load_sectors + c.global_store_sectors))),
 )  # fmt: skip
 
@@ -312,14 +367,14 @@ def _ratio(over: float, under: float) -> float:
 
 
 def moves(
-    this: Variant | tuple, other: Variant | tuple | None = None, M: int = 256, N: int = 256,
-    K: int = 256,
+    this: Variant | Step | tuple, other: Variant | Step | tuple | None = None,
+    M: int = 256, N: int = 256, K: int = 256,
 ) -> Bundle:  # fmt: skip
     """What `this` kernel moves, beside `other`: instructions, sectors, wavefronts, intensity.
 
-    Each is a Variant, whose recorded counters at M×N×K are taken, or a pair (name, counters or
-    Profile). Rows that are zero on both sides are left out. Raises LookupError where a Variant has
-    no record at that size.
+    Each is a Variant (or a Step, for its default), whose recorded counters at M×N×K are taken, or
+    a pair (name, counters or Profile). Rows that are zero on both sides are left out. Raises
+    LookupError where a Variant has no record at that size.
     """
     sides = [_side(each, M, N, K) for each in (other, this) if each is not None]
     names = _side_names(sides)
@@ -342,10 +397,10 @@ def moves(
 
 
 def _side(each, M: int, N: int, K: int):
-    if isinstance(each, Variant):
-        return each, records.counters(each, M, N, K)
-    name, source = each
-    return name, getattr(source, "counters", source)
+    if isinstance(each, tuple) and len(each) == 2:
+        return each[0], getattr(each[1], "counters", each[1])
+    variant = as_variant(each)
+    return variant, records.counters(variant, M, N, K)
 
 
 def _side_names(sides: list) -> list[str]:
@@ -374,7 +429,7 @@ def _classes(sides: list) -> list:
 
     rest = [name for name in names if small(name)]
     groups = [(name, [name]) for name in names if name not in rest] + [("other", rest)]
-    return [("PTX instructions, per warp", lambda c: c.instructions)] + [
+    return [("PTX instructions of warps", lambda c: c.instructions)] + [
         (f"– {label}", lambda c, group=group: sum(c.by_class.get(name, 0) for name in group))
         for label, group in groups
     ]
@@ -391,12 +446,13 @@ def _bar(value: float, most: float, accent: bool) -> Cell:
 
 
 def tiling(
-    variant: Variant, M: int = 96, N: int = 96, K: int = 96, block: tuple[int, int] = (1, 1)
+    variant: Variant | Step, M: int = 96, N: int = 96, K: int = 96, block: tuple[int, int] = (1, 1)
 ) -> Bundle:
     """Which block computes which tile of C, and the strips of A and B that it reads.
 
     `block` is the tile's (row, column), counted from 0. Raises ValueError where C has no such tile.
     """
+    variant = as_variant(variant)
     BM, BN, BK = variant.tile
     rows, columns, row, column = -(-M // BM), -(-N // BN), *block
     if not (0 <= row < rows and 0 <= column < columns):

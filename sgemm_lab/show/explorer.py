@@ -99,7 +99,7 @@ def _selector(macro: Macro, values: list[int]) -> widgets.ToggleButtons:
         description=macro.name,
         tooltips=[macro.meaning] * len(values),
         style={"button_width": "3.5em", "description_width": "9em"},
-        layout={"width": "auto"},
+        layout={"width": "auto", "margin": "0 0 0.5em"},
     )
 
 
@@ -153,10 +153,10 @@ def _resources(variant: Variant, look: dict) -> str:
 
 
 _COUNTED = {
-    "PTX instructions": "instructions",
+    "PTX instructions of warps": "instructions",
     "global sectors loaded": "global_load_sectors",
     "shared load wavefronts": "shared_load_wavefronts",
-    "barriers": "barriers",
+    "barrier arrivals of warps": "barriers",
 }
 
 

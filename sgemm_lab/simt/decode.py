@@ -15,7 +15,7 @@ import numpy as np
 from . import opcodes
 from .memory import LOCAL_WINDOW, SHARED_WINDOW, UNSIGNED, Shifted
 from .opcodes import DTYPES
-from .ptx import SIZES, Address, Imm, Instruction, Kernel, PtxError, Reg, Symbol, Vector
+from .ptx import SIZES, Address, Imm, Instruction, Kernel, PtxError, Reg, Symbol, Vector, gathers
 from .ptxas import executed
 
 WARP = 32
@@ -40,6 +40,8 @@ class Program:
     live: list[frozenset[int]] = field(default_factory=list)
     exits: list[tuple] = field(default_factory=list)
     classes: list[Counter] = field(default_factory=list)  # per block: opcode class → instructions
+    members: list[int | None] = field(default_factory=list)  # per block: slot of lanes it awaits
+    meets: list[bool] = field(default_factory=list)  # per block: does it begin with __syncwarp?
     pieces: tuple | None = None  # of the instruction being decoded: see Access.executed
 
     def new_slot(self, key, value) -> int:
@@ -120,6 +122,11 @@ def decode(kernel: Kernel) -> Program:
             program.pieces = pieces.get((number, index))
             code.append(_closure(program, ins))
         program.code.append(code)
+        first = block.instructions[0] if block.instructions else None
+        awaits = first is not None and gathers(first)
+        mask = program.source(first.operands[-1], DTYPES["u32"]) if awaits else None
+        program.members.append(mask)
+        program.meets.append(awaits and first.op == "bar")
         program.classes.append(Counter(opcode_class(ins) for ins in block.instructions))
         program.exits.append(_exit(program, block))
         if block.exit[0] in _EXIT_CLASSES:
@@ -227,9 +234,10 @@ def _apply(function, dtypes, target: int, sources: list[int]) -> Callable:
 
 def _elementwise(program: Program, ins: Instruction):
     mods, kind = ins.mods[:-1], ins.mods[-1]
-    if kind not in DTYPES or not opcodes.MODIFIERS.issuperset(mods):
+    rule = opcodes.rule(ins.op, mods, DTYPES[kind]) if kind in DTYPES else None
+    if rule is None:
         return None
-    function, dtypes = opcodes.ELEMENTWISE[ins.op](mods, DTYPES[kind])
+    function, dtypes = rule
     target, *operands = ins.operands
     sources = [program.source(op, dtype) for op, dtype in zip(operands, dtypes, strict=True)]
     return _apply(function, dtypes, program.target(target), sources)
@@ -349,7 +357,7 @@ def _setp(program: Program, ins: Instruction):
     if kind not in DTYPES or set(mods) - {"ftz"} - set(opcodes.COMBINE):
         return None
     dtype = DTYPES[kind]
-    compare = opcodes.comparison(name, dtype)
+    compare = opcodes.comparison(name, dtype, "ftz" in mods)
     if compare is None:
         return None
     target, *operands = ins.operands
@@ -591,7 +599,7 @@ def _shfl(program: Program, ins: Instruction):
             np.broadcast_to(m.registers[s].view(u32), m.lanes).reshape(-1, WARP).astype("i8")
             for s in slots
         )
-        m.require_members(named, ins)
+        m.meet(named, ins.line)
         here = np.arange(WARP)
         segment, limit = bound >> 8 & 31, bound & 31
         last, first = here & segment | limit & ~segment, here & segment
@@ -620,7 +628,7 @@ def _vote(program: Program, ins: Instruction):
 
     def vote(m):
         named = np.broadcast_to(m.registers[group].view(DTYPES["u32"]), m.lanes).reshape(-1, WARP)
-        m.require_members(named, ins)
+        m.meet(named, ins.line)
         votes = np.broadcast_to(m.registers[slot].view(BOOL), m.lanes).reshape(-1, WARP)
         voting = m.active_lanes().reshape(-1, WARP)
         yes = votes & voting

@@ -167,7 +167,7 @@ def _packed(param: Param, label: str, dtype, value, memory: GlobalMemory, kernel
                 f"{kernel}: {label} points at {dtype} and was given an array of {value.dtype}"
             )
         return memory.add(label, value).to_bytes(8, "little")
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and param.type in ("u64", "b64", "s64"):
         raise TypeError(
             f"{kernel}: {label} was given a {type(value).__name__}; pass an array: "
             f"cp.asarray({label}, dtype=cp.{dtype or 'float32'})"

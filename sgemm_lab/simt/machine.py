@@ -18,7 +18,7 @@ import numpy as np
 
 from .decode import BOOL, WARP, Access, Program
 from .memory import POISON, SHARED_WINDOW, GlobalMemory, Reach, Shifted, Space
-from .ptx import Instruction, PtxError
+from .ptx import PtxError
 
 LANES = 1 << 15  # lanes a batch aims for: its vectors then fit in a core's L2 cache
 EXIT = -1
@@ -117,6 +117,7 @@ class Batch:
         self.launch, self.program, self.numbers = launch, program, numbers
         self.lanes, self.padded = len(numbers) * padded, padded
         self.registers = list(launch.file)
+        self.through = np.zeros(self.lanes, bool)  # may pass the __syncwarp at which they stand
         self.reaches: dict[int, Reach] = {}
         self.watch = launch.watch
         for name, slot in program.specials.items():
@@ -202,24 +203,6 @@ class Batch:
 
     def narrowed(self, predicate: int, negated: bool) -> _Narrowed:
         return _Narrowed(self, predicate, negated)
-
-    def require_members(self, named: np.ndarray, ins: Instruction) -> None:
-        """Every lane that a .sync instruction names must be executing it with the others."""
-        voting = self.active_lanes().reshape(-1, WARP)
-        bits = (voting * (1 << np.arange(WARP, dtype="i8"))).sum(axis=1)
-        missing = voting & (named & ~bits[:, None] & 0xFFFFFFFF != 0)
-        if self.alive is not None:
-            gone = (~self.alive.reshape(-1, WARP) * (1 << np.arange(WARP, dtype="i8"))).sum(axis=1)
-            missing &= named & ~bits[:, None] & ~gone[:, None] & 0xFFFFFFFF != 0
-        if missing.any():
-            lane = int(np.argmax(missing))
-            raise self.fault(
-                "warp-mask",
-                f"{ins.opcode} names lanes in its mask that are not executing it",
-                ins.line,
-                lane,
-            )
-        self.meet(named, ins.line)
 
     def meet(self, named: np.ndarray, line: int) -> None:
         """The active lanes synchronise with those of their warp that `named` [warps, 32] names."""
@@ -397,8 +380,7 @@ class Batch:
             elif not fronts:
                 self.release(fronts, parked)
                 fronts, *later = self.in_turns(fronts)
-            at = min(fronts)
-            self.mask, self.count = fronts.pop(at)
+            at = self.next_front(fronts)
             self.kept = frozenset()
             if self.count < self.living:
                 self.kept = self.still_read([*fronts, *(b for each in later for b in each)], parked)
@@ -409,6 +391,45 @@ class Batch:
             self.leave(exits[at], at, fronts, parked)
         if watch is not None:
             watch.end(self)
+
+    def next_front(self, fronts: dict) -> int:
+        """Make the first front active whose lanes need not wait; returns its block of code.
+
+        At a shuffle, vote or __syncwarp a warp waits until every lane that its mask names is there
+        or has returned; warps that are complete go on without the others. Lanes may meet at
+        different __syncwarps: those left behind are let `through` when their turn comes.
+        """
+        members, meets = self.program.members, self.program.meets
+        for at in sorted(fronts):
+            self.mask, self.count = fronts.pop(at)
+            if members[at] is None or self.count == self.living:
+                return at
+            others = [fronts[b][0] for b in fronts if meets[at] and meets[b]]
+            active = self.active_lanes()
+            together = np.logical_or.reduce([active, *others])
+            waiting = active & self.missing(members[at], together) & ~self.through
+            behind = int(np.count_nonzero(waiting))
+            if behind:
+                fronts[at] = waiting, behind
+                self.mask, self.count = active & ~waiting, self.count - behind
+            if self.count:
+                warps = np.repeat(self.active_lanes().reshape(-1, WARP).any(axis=1), WARP)
+                self.through = (self.through | together & warps) & ~self.active_lanes()
+                return at
+        at = min(fronts)
+        lane = int(np.argmax(fronts[at][0]))
+        ins = self.program.kernel.blocks[at].instructions[0]
+        what = f"waits for ever at {ins.opcode} for lanes that its mask names and that never arrive"
+        raise self.fault("warp-mask", what, ins.line, lane)
+
+    def missing(self, slot: int, here: np.ndarray) -> np.ndarray:
+        """Lanes whose mask (in `slot`) names lanes of their warp neither `here` nor returned."""
+        if self.alive is not None:
+            here = here | ~self.alive
+        weights = 1 << np.arange(WARP, dtype="i8")
+        present = (here.reshape(-1, WARP) * weights).sum(axis=1)
+        named = np.broadcast_to(self.registers[slot].view("u4"), self.lanes).reshape(-1, WARP)
+        return (named & ~present[:, None] & 0xFFFFFFFF != 0).reshape(-1)
 
     def in_turns(self, fronts: dict) -> list[dict]:
         """The fronts of the warps that go first, of those that go next, …: one after another they

@@ -1,11 +1,11 @@
 """Where a kernel's arrays live, and what one access of many lanes touches.
 
 Every array has an address window of its own, 2^40 bytes, and begins in the middle of it: an
-address computed from it that overruns by less than 2^39 bytes, either way, stays in its window. So
-it never lands in a neighbour, and an error can name the array that was meant. Accesses are resolved for all lanes at
-once: `Reach` keeps what is known of one vector of addresses (lowest, spread, alignment, element
-numbers), so that the many accesses that a kernel makes at constant distances from one vector
-(`[%rd6+128]`, `[%rd6+256]`, …) cost one bounds check of two integers and one `take` each.
+address computed from it stays in its window if it overruns by less than 2^39 bytes. So it never
+lands in a neighbour, and an error can name the array that was meant. Accesses are resolved for all
+lanes at once: `Reach` keeps what is known of one vector of addresses (lowest, spread, alignment,
+element numbers), so that the many accesses that a kernel makes at constant distances from one
+vector (`[%rd6+128]`, `[%rd6+256]`, …) cost one bounds check of two integers and one `take` each.
 """
 
 from dataclasses import dataclass, field

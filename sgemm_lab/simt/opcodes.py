@@ -1,13 +1,13 @@
 """What the arithmetic instructions of PTX compute, as NumPy functions over lanes.
 
 `ELEMENTWISE` maps an opcode's first word to a rule; the rule takes the opcode's modifiers and type
-and returns `(function, operand types)`. Each function is exact where the instruction is; FMA goes
-through float64, where the product is exact and the sum is rounded twice at worst: a result can
-differ from one rounding only where the float64 sum falls on a tie of float32 (about 1 in 2^29).
-`ex2 lg2 sin cos tanh rsqrt` and every `.approx` are computed to float32 precision here, which is
-closer than the hardware promises.
+and returns `(function, operand types)`; `rule` finds it and adds what modifiers mean everywhere.
+Each function is exact where the instruction is; FMA rounds once. `ex2 lg2 sin cos tanh rsqrt` and
+every `.approx` are computed to float32 precision here, which is closer than the hardware promises.
 """
 
+import math
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -20,49 +20,172 @@ DTYPES = {
 } | {"pred": np.dtype(bool)}
 
 F4, F8 = np.dtype("f4"), np.dtype("f8")
+BELOW_F4, TIE_OF_F4 = np.uint64((1 << 29) - 1), np.uint64(1 << 28)  # bits float32 hasn't; a half
 _WIDER = {np.dtype(k + n): np.dtype(k + w) for k in "ui" for n, w in ("12", "24", "48")}
 
 
+# --- fused multiply-add -------------------------------------------------------------------------
+
+
 def fma32(a, b, c):
-    return np.add(np.multiply(a, b, dtype=F8), c).astype(F4)
+    """One rounding. The product is exact in float64; the sum is rounded to float64, then to
+    float32, which differs only where the float64 is a tie of float32 or the result is subnormal."""
+    total = np.multiply(a, b, dtype=F8)
+    total = np.add(total, c, out=total if len(total) >= len(c) else None)
+    if not np.count_nonzero((total.view("u8") & BELOW_F4) == TIE_OF_F4):
+        try:
+            with np.errstate(under="raise"):
+                return total.astype(F4)
+        except FloatingPointError:
+            pass
+    return odd_sum(np.multiply(a, b, dtype=F8), c).astype(F4)
+
+
+def odd_sum(a, b):
+    """a + b in float64, rounded to odd: exact, or with the last bit set. Rounding it again, to at
+    most 51 bits, is then as good as rounding the exact sum (Boldo and Melquiond 2008)."""
+    total = np.add(a, b, dtype=F8)
+    lost = _lost(a, b, total)
+    even = (total.view("u8") & np.uint64(1)) == 0
+    inexact = even & (lost != 0) & np.isfinite(total)
+    return np.where(inexact, np.nextafter(total, np.copysign(np.inf, lost)), total)
+
+
+def _lost(a, b, total):
+    """What rounding took from total = a + b (Knuth)."""
+    back = total - a
+    return (a - (total - back)) + (b - back)
 
 
 def fma64(a, b, c):
-    """One rounding, except where the low part ties; |a|, |b| < 2^995.
-
-    By the error-free product of Dekker and Veltkamp and a compensated sum.
-    """
+    """One rounding: Dekker's exact product, then Boldo and Melquiond's sum of three; where these
+    over- or underflow, exact fractions."""
+    a, b, c = np.broadcast_arrays(a, b, c)
     product = a * b
     split = 134217729.0  # 2^27 + 1
     ah = a * split - (a * split - a)
     bh = b * split - (b * split - b)
     al, bl = a - ah, b - bh
     error = ((ah * bh - product) + ah * bl + al * bh) + al * bl
-    total = product + c
-    back = total - product
-    lost = (product - (total - back)) + (c - back)
-    return total + (lost + error)
+    low = error + c
+    total = product + low
+    result = total + odd_sum(_lost(product, low, total), _lost(error, c, low))
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    simple = ~finite | (a == 0) | (b == 0)  # nothing is rounded before the sum
+    plain = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, product + c)
+    sizes = np.abs([a, b, c, product])
+    small = ((sizes[2:] > 0) | [[False], [True]]) & (sizes[2:] < 1e-250)
+    rim = ~simple & ((sizes > 1e290).any(axis=0) | small.any(axis=0) | (result == 0))
+    result = np.where(simple, plain, result)
+    for at in np.flatnonzero(rim):
+        result[at] = _fma_of_fractions(float(a[at]), float(b[at]), float(c[at]))
+    return result
+
+
+def _fma_of_fractions(a: float, b: float, c: float) -> float:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if not exact:
+        return 0.0  # a and b are not zero: what cancels is +0
+    try:
+        near = exact.numerator / exact.denominator
+    except OverflowError:
+        near = math.inf if exact > 0 else -math.inf
+    return near or math.copysign(0.0, exact)
+
+
+def _fma16(a, b, c):
+    return np.add(np.multiply(a, b, dtype=F8), c).astype("f2")  # float64 holds the exact sum
+
+
+_FMA = {np.dtype("f2"): _fma16, np.dtype("f4"): fma32, np.dtype("f8"): fma64}
+
+# --- modifiers ----------------------------------------------------------------------------------
+
+
+def directed(mode: str, x):
+    """float64 x as float32, rounded towards zero (rz), down (rm) or up (rp)."""
+    near = x.astype(F4)
+    beyond = {"rz": np.abs(near) > np.abs(x), "rm": near > x, "rp": near < x}[mode]
+    towards = {"rz": 0, "rm": -np.inf, "rp": np.inf}[mode]
+    return np.where(beyond, np.nextafter(near, F4.type(towards)), near)
+
+
+_EXACT = {  # in float64, or rounded to odd
+    "add": odd_sum,
+    "sub": lambda a, b: odd_sum(a, -b),
+    "mul": partial(np.multiply, dtype=F8),
+    "fma": lambda a, b, c: odd_sum(np.multiply(a, b, dtype=F8), c),
+}
+
+
+def flush(x):
+    """Subnormal float32 numbers become zeros of their sign (.ftz)."""
+    return np.where(np.abs(x) < np.finfo(F4).tiny, np.copysign(x.dtype.type(0), x), x)
 
 
 def _flushed(function):
-    def flush(x):
-        tiny = np.abs(x) < np.finfo(np.float32).tiny
-        return np.where(tiny, np.copysign(np.float32(0), x), x)
-
     return lambda *xs: flush(function(*map(flush, xs)))
 
 
-def _float_or_int(floats, ints):
-    def rule(mods, dtype):
-        arity = {np.add: 2, np.subtract: 2, np.fmin: 2, np.fmax: 2}.get(floats, 1)
-        function = floats if dtype.kind == "f" else ints
-        if "ftz" in mods:
-            function = _flushed(function)
-        if "sat" in mods and dtype.kind == "f":
-            return (lambda *xs: np.nan_to_num(np.clip(floats(*xs), 0, 1))), (dtype,) * arity
-        return function, (dtype,) * arity
+def _saturated(function):
+    """.sat: into [0, 1], and NaN becomes +0."""
 
-    return rule
+    def saturate(*xs):
+        x = function(*xs)
+        return np.where(x > 0, np.minimum(x, x.dtype.type(1)), x.dtype.type(0))
+
+    return saturate
+
+
+# Modifiers that the rules below read or that change nothing here; any other is refused.
+MODIFIERS = {
+    "rn", "ftz", "sat", "lo", "hi", "wide", "l", "r", "wrap", "clamp", "approx", "full", "shiftamt",
+}  # fmt: skip
+
+
+def rule(op: str, mods: tuple[str, ...], dtype: np.dtype):
+    """(function, operand types) of an instruction, or None where it isn't covered."""
+    mode = next((m for m in mods if m in ("rz", "rm", "rp")), None)
+    if set(mods) - MODIFIERS - {mode}:
+        return None
+    function, dtypes = ELEMENTWISE[op](mods, dtype)
+    if mode:
+        exact = _EXACT.get("fma" if op == "mad" else op)
+        if exact is None or dtype != F4:
+            return None
+        function = lambda *xs: directed(mode, exact(*xs))  # noqa: E731
+    if "ftz" in mods:
+        function = _flushed(function)
+    if "sat" in mods:
+        if dtype.kind == "f":
+            function = _saturated(function)
+        elif op in ("add", "sub") and dtype == DTYPES["s32"]:
+            function = _saturated_int(function)
+        else:
+            return None
+    return function, dtypes
+
+
+def _saturated_int(function):
+    return lambda a, b: np.clip(
+        function(a.astype("i8"), b.astype("i8")), -(1 << 31), (1 << 31) - 1
+    ).astype("i4")
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+def _least(a, b):
+    """A number beats NaN, and −0 is less than +0."""
+    return np.where((a == 0) & (b == 0), np.where(np.signbit(a), a, b), np.fmin(a, b))
+
+
+def _most(a, b):
+    return np.where((a == 0) & (b == 0), np.where(np.signbit(a), b, a), np.fmax(a, b))
+
+
+def _float_or_int(floats, ints, arity=2):
+    return lambda mods, dtype: (floats if dtype.kind == "f" else ints, (dtype,) * arity)
 
 
 def _mul_high(a, b):
@@ -90,8 +213,7 @@ def _product(mods, dtype):
 
 
 def _mul(mods, dtype):
-    function, _ = _product(mods, dtype)
-    return (_flushed(function) if "ftz" in mods else function), (dtype, dtype)
+    return _product(mods, dtype)[0], (dtype, dtype)
 
 
 def _mad(mods, dtype):
@@ -102,8 +224,7 @@ def _mad(mods, dtype):
 
 
 def _fma(mods, dtype):
-    function = fma32 if dtype == F4 else fma64
-    return (_flushed(function) if "ftz" in mods else function), (dtype,) * 3
+    return _FMA[dtype], (dtype,) * 3
 
 
 def _int_div(a, b):
@@ -168,6 +289,29 @@ def _leading_zeros(a):
             length += np.where(big, np.uint32(step), np.uint32(0))
             a = np.where(big, a >> a.dtype.type(step), a)
     return np.uint32(bits - 1) - length + (a == 0)
+
+
+def _find(mods, dtype):
+    """bfind: the highest bit that isn't the sign; shiftamt: how far it is from the top."""
+
+    def bfind(a):
+        raw = np.where(a < 0, ~a, a).view(f"u{dtype.itemsize}")
+        zeros = _leading_zeros(raw)
+        place = zeros if "shiftamt" in mods else np.uint32(8 * dtype.itemsize - 1) - zeros
+        return np.where(raw == 0, np.uint32(0xFFFFFFFF), place)
+
+    return bfind, (dtype,)
+
+
+def _mul24(mods, dtype):
+    """The product of the low 24 bits of both: its low 32 bits, or bits 16 to 47 (hi)."""
+
+    def mul24(a, b):
+        x, y = (v << dtype.type(8) >> dtype.type(8) for v in (a, b))
+        product = np.multiply(x, y, dtype=_WIDER[dtype])
+        return (product >> product.dtype.type(16 if "hi" in mods else 0)).astype(dtype)
+
+    return mul24, (dtype, dtype)
 
 
 def _reverse(a):
@@ -252,10 +396,10 @@ ELEMENTWISE = {
     "fma": _fma,
     "div": _div,
     "rem": _bits(_int_rem),
-    "min": _float_or_int(np.fmin, np.minimum),
-    "max": _float_or_int(np.fmax, np.maximum),
-    "neg": _float_or_int(np.negative, np.negative),
-    "abs": _float_or_int(np.abs, np.abs),
+    "min": _float_or_int(_least, np.minimum),
+    "max": _float_or_int(_most, np.maximum),
+    "neg": _float_or_int(np.negative, np.negative, 1),
+    "abs": _float_or_int(np.abs, np.abs, 1),
     "and": _bits(np.bitwise_and),
     "or": _bits(np.bitwise_or),
     "xor": _bits(np.bitwise_xor),
@@ -266,6 +410,8 @@ ELEMENTWISE = {
     "shf": _funnel,
     "popc": _bits(_bit_count, 1),
     "clz": _bits(_leading_zeros, 1),
+    "bfind": _find,
+    "mul24": _mul24,
     "brev": _bits(_reverse, 1),
     "bfe": _extract,
     "bfi": _insert,
@@ -283,9 +429,6 @@ ELEMENTWISE = {
     "cos": _unary(lambda x: np.cos(x.astype(F8))),
     "tanh": _unary(lambda x: np.tanh(x.astype(F8))),
 }
-
-# Modifiers that the rules above read or that change nothing here; any other is refused.
-MODIFIERS = {"rn", "ftz", "sat", "lo", "hi", "wide", "l", "r", "wrap", "clamp", "approx", "full"}
 
 
 def _ordered(compare):
@@ -312,9 +455,10 @@ _FLOAT_COMPARE = (
 )
 
 
-def comparison(name: str, dtype: np.dtype):
+def comparison(name: str, dtype: np.dtype, ftz: bool = False):
     """The function of a `setp` comparison, or None where PTX has none of that name."""
-    return (_FLOAT_COMPARE if dtype.kind == "f" else _INT_COMPARE).get(name)
+    compare = (_FLOAT_COMPARE if dtype.kind == "f" else _INT_COMPARE).get(name)
+    return (lambda a, b: compare(flush(a), flush(b))) if ftz and compare else compare
 
 
 COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
@@ -324,36 +468,62 @@ _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 def conversion(mods: tuple[str, ...], to: np.dtype, of: np.dtype):
     """The function of `cvt…to.of`, or None where a rounding mode is not covered."""
-    rounding = [m for m in mods if m in _ROUND]
-    others = set(mods) - set(_ROUND) - {"rn", "ftz", "sat"}
-    if others and not (
-        others <= {"rz", "rm", "rp"}
-        and to.itemsize >= of.itemsize
-        and to.kind == "f"
-        and of.kind == "f"
-    ):
+    mode = next((m for m in mods if m in ("rz", "rm", "rp")), None)
+    whole = next((_ROUND[m] for m in mods if m in _ROUND), None)
+    if set(mods) - set(_ROUND) - {"rn", "ftz", "sat", mode}:
         return None
     if to.kind == "f":
+        widens = of.kind == "f" and to.itemsize >= of.itemsize
+        if mode and not widens and (to != F4 or of.itemsize == 8 and of != F8):
+            return None
+        function = _to_float(to, mode if mode and not widens else None, whole)
+    elif mode:
+        return None
+    elif of.kind == "f":
+        function = _float_to_int(to, of, whole or np.trunc)
+    elif "sat" in mods:
+        info = np.iinfo(to)
+        return lambda x: np.where(
+            x > info.max, to.type(info.max), np.where(x < info.min, to.type(info.min), x.astype(to))
+        )
+    else:
+        return lambda x: x.astype(to)
+    if "ftz" in mods:
+        function = _ftz_between(function, to, of)
+    return _saturated(function) if "sat" in mods and to.kind == "f" else function
 
-        def convert(x):
-            x = _ROUND[rounding[0]](x) if rounding else x
-            x = x.astype(to)
-            return np.nan_to_num(np.clip(x, 0, 1), nan=0.0).astype(to) if "sat" in mods else x
 
-        return convert
-    if of.kind == "f":
-        low, high = np.iinfo(to).min, np.iinfo(to).max
+def _to_float(to, mode, whole):
+    def convert(x):
+        x = whole(x) if whole else x
+        return directed(mode, x.astype(F8)) if mode else x.astype(to)
 
-        def saturate(x):
-            x = np.where(np.isnan(x), 0, _ROUND[rounding[0] if rounding else "rzi"](x.astype(F8)))
-            inside = np.clip(x, float(low), float(high))
-            out = np.where(inside >= float(high), 0, inside).astype(to)
-            return np.where(x >= float(high), to.type(high), out)
+    return convert
 
-        return saturate
-    if "sat" in mods:
-        return lambda x: np.clip(x, np.iinfo(to).min, np.iinfo(to).max).astype(to)
-    return lambda x: x.astype(to)
+
+def _float_to_int(to, of, whole):
+    """Out of range: the nearest there is. NaN: 0, or only the top bit where 64 bits are involved
+    (PTX ISA, cvt)."""
+    low, high = np.iinfo(to).min, np.iinfo(to).max
+    nan = to.type(0 if of != F8 and to.itemsize < 8 else low or 1 << 8 * to.itemsize - 1)
+
+    def convert(x):
+        x = whole(x.astype(F8))
+        inside = np.where((x > float(low)) & (x < float(high)), x, 0).astype(to)
+        out = np.where(x >= float(high), to.type(high), inside)
+        return np.where(np.isnan(x), nan, np.where(x <= float(low), to.type(low), out))
+
+    return convert
+
+
+def _ftz_between(function, to, of):
+    """.ftz concerns what is float32 of the two: source, result."""
+
+    def convert(x):
+        x = function(flush(x) if of == F4 else x)
+        return flush(x) if to == F4 else x
+
+    return convert
 
 
 ATOMIC = {

@@ -297,6 +297,14 @@ def _ends_block(instruction: Instruction) -> bool:
     return instruction.op in _ENDS and "warp" not in instruction.mods
 
 
+def gathers(instruction: Instruction) -> bool:
+    """Does it wait for the lanes of its warp that its mask names? It then begins a block."""
+    mods = instruction.mods
+    return "sync" in mods and (
+        instruction.op in ("shfl", "vote", "match", "redux") or "warp" in mods
+    )
+
+
 def _blocks(name: str, code, tables) -> tuple[Block, ...]:
     bodies: list[list[Instruction]] = [[]]
     labels: dict[str, int] = {}
@@ -306,6 +314,8 @@ def _blocks(name: str, code, tables) -> tuple[Block, ...]:
                 bodies.append([])
             labels[item] = len(bodies) - 1
         else:
+            if gathers(item) and bodies[-1]:
+                bodies.append([])
             bodies[-1].append(item)
             if _ends_block(item):
                 bodies.append([])

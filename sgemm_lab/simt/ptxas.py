@@ -14,9 +14,21 @@ wide as alignment allows. The rules below were read from its output for some hun
   words that are all written. Global loads and stores are left alone.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
-from .ptx import SIZES, Address, Imm, Instruction, Kernel, Reg, Symbol, Vector, reads_writes
+from .ptx import (
+    SIZES,
+    Address,
+    Imm,
+    Instruction,
+    Kernel,
+    Reg,
+    Symbol,
+    Vector,
+    reads_writes,
+    successors,
+)
 
 WORD = 4
 NEVER = 64  # trailing zeros of zero
@@ -39,9 +51,13 @@ def executed(kernel: Kernel, layout: dict[str, int]) -> dict[tuple[int, int], tu
     used = _used(kernel)
     values = _Values(kernel, layout)
     found: dict[tuple[int, int], tuple[Piece, ...]] = {}
+    loads, stores = _Open(found), _Open(found)
+    goes_on = _continuations(kernel)
     for number, block in enumerate(kernel.blocks):
-        loads, stores = _Open(found), _Open(found)
-        values.enter(number)
+        if number not in goes_on:
+            loads.close()
+            stores.close()
+            values.enter(number)
         for index, ins in enumerate(block.instructions):
             space, kind = _kind(ins)
             if kind == "load" and (space != "shared" or not _mergeable(ins)):
@@ -61,9 +77,19 @@ def executed(kernel: Kernel, layout: dict[str, int]) -> dict[tuple[int, int], tu
                 loads.close()
                 stores.close()
             values.define(ins, index)
-        loads.close()
-        stores.close()
+    loads.close()
+    stores.close()
     return found
+
+
+def _continuations(kernel: Kernel) -> set[int]:
+    """Blocks that are entered only from the end of the block before them: ours, not ptxas's."""
+    entered = Counter(target for block in kernel.blocks for target in successors(block))
+    return {
+        number + 1
+        for number, block in enumerate(kernel.blocks)
+        if block.exit == ("next", number + 1) and entered[number + 1] == 1
+    }
 
 
 # --- which instructions -------------------------------------------------------------------------

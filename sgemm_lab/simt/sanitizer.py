@@ -81,6 +81,15 @@ class Finding:
         return self.message
 
 
+def of_fault(fault: Fault, where: str = "") -> Finding:
+    """A launch's fault as a finding; where: added to its sentence."""
+    threads = (fault.thread,) if fault.thread else ()
+    message = f"{fault}{where}"
+    return Finding(
+        fault.kind, fault.line, fault.other_line, message, fault.block, threads, fault.element
+    )
+
+
 # --- arrays nobody wrote -------------------------------------------------------------------------
 
 _empty: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
@@ -331,15 +340,7 @@ class Sanitizer:
         """A launch ended with this fault: add it, after what was seen until then."""
         if self.batch is not None:
             self._settle()
-        self._found[fault.kind, fault.line, fault.other_line] = Finding(
-            fault.kind,
-            fault.line,
-            fault.other_line,
-            str(fault),
-            fault.block,
-            (fault.thread,) if fault.thread else (),
-            fault.element,
-        )
+        self._found[fault.kind, fault.line, fault.other_line] = of_fault(fault)
 
     # hooks of the machine
 
