@@ -16,7 +16,8 @@ _TONES = {Comment.Preproc: "quiet", Comment: "comment", Keyword: "word", Name.Bu
 _STYLE = """<style>
 .lab pre{counter-reset:n;overflow-x:auto;font-size:.8125em;line-height:1.45;margin:.3em 0;\
 padding:.5em 0;background:none;color:inherit;border:1px solid var(--f)}
-.lab pre>span{display:block;counter-increment:n;padding-right:.3em;border-left:3px solid transparent}
+.lab pre>span{display:block;counter-increment:n;padding-right:.3em;\
+border-left:3px solid transparent}
 .lab pre>span::before{content:counter(n);display:inline-block;width:2.4em;margin-right:.7em;\
 text-align:right;color:var(--m)}
 .lab pre>.new{border-color:var(--a);background:color-mix(in srgb,var(--a) 14%,transparent)}

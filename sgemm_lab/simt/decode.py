@@ -31,7 +31,7 @@ class Program:
     file: list = field(default_factory=list)  # initial values
     specials: dict[str, int] = field(default_factory=dict)  # "%tid.x" → slot
     params: list = field(default_factory=list)  # (slot, offset, dtype)
-    symbols: list = field(default_factory=list)  # (slot, name) of global variables
+    symbols: list = field(default_factory=list)  # (slot, name, offset) of global variables
     layout: dict[str, int] = field(default_factory=dict)  # shared and local variables → offset
     shared_size: int = 0
     local_size: int = 0
@@ -72,21 +72,21 @@ class Program:
                     size = 8 * dtype.itemsize
                     raw = np.array([value % (1 << size)], UNSIGNED[dtype.itemsize])
                 return self.new_slot((value, bits, raw.dtype), raw)
-            case Symbol(name):
-                return self.symbol(name, dtype)
+            case Symbol(name, offset):
+                return self.symbol(name, offset, dtype)
         raise PtxError(f"unexpected operand {operand}")
 
-    def symbol(self, name: str, dtype: np.dtype) -> int:
+    def symbol(self, name: str, offset: int, dtype: np.dtype) -> int:
         if name.startswith("%") or name == "WARP_SZ":
             slot = self.new_slot(name, None)
             self.specials[name] = slot
             return slot
         if name in self.layout:
-            value = np.array([self.layout[name]], UNSIGNED[dtype.itemsize])
-            return self.new_slot((name, dtype), value)
+            value = np.array([self.layout[name] + offset], UNSIGNED[dtype.itemsize])
+            return self.new_slot((name, offset, dtype), value)
         if name in self.kernel.variables:
-            slot = self.new_slot((name, dtype), None)
-            self.symbols.append((slot, name))
+            slot = self.new_slot((name, offset, dtype), None)
+            self.symbols.append((slot, name, offset))
             return slot
         raise PtxError(f"{self.kernel.name}: nothing named {name}")
 
@@ -461,8 +461,8 @@ def _ld(program: Program, ins: Instruction):
 def _extension(program: Program, ins: Instruction, target):
     """How a loaded value narrower than its register is widened, or None where it fits."""
     dtype = DTYPES[ins.mods[-1]]
-    first = next(t for t in (target.parts if isinstance(target, Vector) else [target]) if t)
-    width = program.width(first.name)
+    parts = target.parts if isinstance(target, Vector) else [target]
+    width = next((program.width(part.name) for part in parts if part), dtype.itemsize)
     if width == dtype.itemsize:
         return None
     kept = np.dtype(f"{'i' if dtype.kind == 'i' else 'u'}{width}")
@@ -508,7 +508,9 @@ def _st(program: Program, ins: Instruction):
             if held[n] is not unit:
                 value = value.astype(unit)
             place = units[n:] if n else units
-            if mask is None:
+            if len(elements) == 1 < len(value):  # all lanes write one place: the last one stays
+                value = value[-1:] if mask is None else value[mask][-1:]
+            if mask is None or len(elements) == 1:
                 place[elements] = value
             else:
                 lanes = elements[mask] if len(elements) > 1 else elements
@@ -600,7 +602,7 @@ def _shfl(program: Program, ins: Instruction):
             for s in slots
         )
         m.meet(named, ins.line)
-        here = np.arange(WARP)
+        here, by = np.arange(WARP), by & 31
         segment, limit = bound >> 8 & 31, bound & 31
         last, first = here & segment | limit & ~segment, here & segment
         place = {
@@ -674,7 +676,7 @@ def _nothing(program: Program, ins: Instruction):
 
 def _trap(program: Program, ins: Instruction):
     def trap(m):
-        raise m.fault("trap", "the kernel executed a trap", ins.line, m.first_lane())
+        raise m.fault("trap", "executes a trap", ins.line, m.first_lane())
 
     return trap
 

@@ -595,8 +595,8 @@ class Launch:
         self.file = list(program.file)
         for slot, offset, dtype in program.params:
             self.file[slot] = np.frombuffer(params, dtype, 1, offset).copy()
-        for slot, name in program.symbols:
-            self.file[slot] = np.array([symbols[name]], "u8")
+        for slot, name, offset in program.symbols:
+            self.file[slot] = np.array([symbols[name] + offset], "u8")
         total = self.grid[0] * self.grid[1] * self.grid[2]
         self.numbers = np.arange(total) if blocks is None else np.asarray(blocks)
         self.batch = max(1, lanes // (-(-self.threads // WARP) * WARP))

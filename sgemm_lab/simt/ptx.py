@@ -5,6 +5,7 @@ here: see machine.py. Grammar: NVIDIA, "Parallel Thread Execution ISA".
 """
 
 import re
+from collections import ChainMap
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -35,9 +36,11 @@ class Imm:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The address of a variable, the name of a parameter, a special register or a label."""
+    """The address of a variable (and bytes beyond it), the name of a parameter, a special register
+    or a label."""
 
     name: str
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,8 @@ _VARIABLE = re.compile(
 _REGS = re.compile(r"\.reg\s+\.(\w+)\s+(.*)$", re.S)
 _INSTRUCTION = re.compile(r"(?:@(!?)([%$\w]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.S)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*")
+_MOVED = re.compile(r"([A-Za-z_$][\w$]*)\s*([+-])\s*(\d\w*)$")  # name+4
+_NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 
 
 def _literal(text: str) -> Imm:
@@ -154,23 +159,35 @@ def _literal(text: str) -> Imm:
         return Imm(int(text[2:], 16), 32)
     if text[:2] in ("0d", "0D"):
         return Imm(int(text[2:], 16), 64)
-    return Imm(int(text.rstrip("U"), 0))
+    if not _NUMBER.match(text):
+        raise PtxError(
+            f"cannot read the number {text}: write whole numbers as 12 or 0xC, floats as the bits "
+            "of 1.5f, 0f3FC00000"
+        )
+    digits = text.rstrip("U")
+    octal = re.match(r"-?0\d", digits)
+    return Imm(int(digits, 8 if octal else 0))
 
 
-def _operand(text: str, registers: dict[str, str]):
+def _operand(text: str, scope):
+    """scope: name → the Reg or the label's Symbol that it stands for."""
     text = text.strip()
     if text.startswith("{"):
-        return Vector(tuple(_operand(part, registers) for part in text[1:-1].split(",")))
+        return Vector(tuple(_operand(part, scope) for part in text[1:-1].split(",")))
     if text.startswith("["):
         base, sign, offset = re.match(
             r"\[\s*([^+\s\]-]+|-?\d+)\s*([+-]?)\s*(-?\w*)\s*\]", text
         ).groups()
         step = int(offset, 0) if offset else 0
-        return Address(_operand(base, registers), -step if sign == "-" else step)
+        return Address(_operand(base, scope), -step if sign == "-" else step)
     if "|" in text:
-        return Vector(tuple(_operand(part, registers) for part in text.split("|")))
-    if text in registers:
-        return Reg(text)
+        return Vector(tuple(_operand(part, scope) for part in text.split("|")))
+    if text in scope:
+        return scope[text]
+    if text[0] == "!":
+        raise PtxError(f"a negated operand, {text}, is not supported: not.pred comes before it")
+    if moved := _MOVED.match(text):
+        return Symbol(moved[1], int(moved[2] + moved[3], 0))
     if text == "_":
         return None
     if text[0].isdigit() or text[0] == "-":
@@ -241,10 +258,39 @@ def parse(text: str) -> Module:
 
 def _kernel(name: str, params, body: str, module_variables) -> Kernel:
     registers: dict[str, str] = {}
-    variables = dict(module_variables)
+    words = set(re.findall(r"[\w$]+", body))
+    variables = {
+        v.name: v for v in module_variables.values() if v.space != "shared" or v.name in words
+    }
     code: list[Instruction | str] = []  # labels stand between the instructions as plain strings
     tables: dict[str, tuple[str, ...]] = {}
-    line, pending = 0, ""
+    for statement, line, scope in _statements(name, body, registers):
+        if isinstance(statement, Symbol):
+            code.append(statement.name)
+            continue
+        try:
+            _statement(statement, line, scope, variables, code, tables)
+        except PtxError as error:
+            raise PtxError(f"{name}: {error} (line {line} of the .cu file)") from None
+    blocks = _blocks(name, code, tables)
+    return Kernel(name, params, registers, variables, blocks, _liveness(blocks))
+
+
+def _statements(name: str, body: str, registers: dict[str, str]) -> list[tuple]:
+    """(text or label, line of the .cu file, scope) in order; declared registers in `registers`.
+
+    A scope { } may declare names that exist outside it: within, they get others of their own.
+    """
+    found, scope, line, pending, taken = [], ChainMap(), 0, "", set()
+
+    def fresh(wanted: str) -> str:
+        unique, number = wanted, 0
+        while unique in taken:
+            number += 1
+            unique = f"{wanted}.{number}"
+        taken.add(unique)
+        return unique
+
     for row in body.splitlines():
         if loc := _LOC.match(row.strip()):
             line = int(loc[1]) or line
@@ -252,40 +298,65 @@ def _kernel(name: str, params, body: str, module_variables) -> Kernel:
         if row.lstrip().startswith((".file", ".section")):
             continue
         pending = f"{pending} {row.strip()}" if pending else row.strip()
-        while pending := pending.lstrip("{} \t"):  # a brace that opens a statement is a scope
-            if label := _LABEL.match(pending):
-                code.append(label[1])
+        while pending := pending.lstrip():
+            if pending[0] in "{}":  # where a statement could begin a brace is a scope's
+                scope = scope.new_child() if pending[0] == "{" else scope.parents
+                pending = pending[1:]
+            elif label := _LABEL.match(pending):
+                scope[label[1]] = Symbol(fresh(label[1]))
+                found.append((scope[label[1]], line, scope))
                 pending = pending[label.end() :]
-                continue
-            statement, found, rest = pending.partition(";")
-            if not found:
-                break
-            pending = rest.strip()
-            _statement(statement.strip(), line, registers, variables, code, tables)
-    blocks = _blocks(name, code, tables)
-    return Kernel(name, params, registers, variables, blocks, _liveness(blocks))
-
-
-def _statement(text, line, registers, variables, code, tables) -> None:
-    if regs := _REGS.match(text):
-        for item in regs[2].split(","):
-            item = item.strip()
-            if ranged := re.match(r"(.+)<(\d+)>$", item):
-                registers.update({f"{ranged[1]}{n}": regs[1] for n in range(int(ranged[2]))})
             else:
-                registers[item] = regs[1]
-    elif text.startswith(".branchtargets"):
-        tables[code.pop()] = tuple(part.strip() for part in text.split(None, 1)[1].split(","))
+                statement, ended, rest = pending.partition(";")
+                if not ended:
+                    break
+                pending = rest
+                if regs := _REGS.match(statement):
+                    for register in _declared(name, *regs.groups()):
+                        scope[register] = Reg(fresh(register))
+                        registers[scope[register].name] = regs[1]
+                else:
+                    found.append((statement.strip(), line, scope))
+    return found
+
+
+def _declared(name: str, kind: str, items: str) -> list[str]:
+    """The registers of one .reg statement: `%r<3>` declares %r0, %r1, %r2."""
+    if kind not in SIZES and kind != "pred":
+        raise PtxError(f"{name}: registers of type .{kind} are not covered by the PTX machine")
+    names = []
+    for item in items.split(","):
+        prefix, ranged, count = item.strip().partition("<")
+        names += [f"{prefix}{n}" for n in range(int(count[:-1]))] if ranged else [prefix]
+    return names
+
+
+def _statement(text, line, scope, variables, code, tables) -> None:
+    if text.startswith(".branchtargets"):
+        targets = [_operand(part, scope) for part in text.split(None, 1)[1].split(",")]
+        tables[code.pop()] = tuple(_label(target, scope) for target in targets)
     elif text.startswith("."):
         if variable := _variable(text):
             variables[variable.name] = variable
     elif match := _INSTRUCTION.match(text):
         negated, guard, opcode, rest = match.groups()
         opcode = opcode.replace("::cta", "")  # shared::cta is what plain shared means
-        operands = tuple(_operand(part, registers) for part in _OPERAND.findall(rest))
-        code.append(Instruction(opcode, operands, (guard, negated == "!") if guard else None, line))
+        operands = tuple(_operand(part, scope) for part in _OPERAND.findall(rest))
+        if guard:
+            guard = _operand(guard, scope).name, negated == "!"
+        code.append(Instruction(opcode, operands, guard, line))
+        if code[-1].op == "bra":
+            _label(operands[0], scope)
+        if code[-1].op == "brx" and guard:
+            raise PtxError("a jump through a table (brx) under a predicate is not supported")
     elif text:
-        raise PtxError(f"cannot read the PTX statement {text!r} (line {line} of the .cu file)")
+        raise PtxError(f"cannot read the PTX statement {text!r}")
+
+
+def _label(operand, scope) -> str:
+    if operand not in scope.values():
+        raise PtxError(f"no label named {getattr(operand, 'name', operand)}")
+    return operand.name
 
 
 # --- control flow --------------------------------------------------------------------------------
@@ -294,6 +365,8 @@ _ENDS = {"bra", "brx", "ret", "exit", "bar", "barrier", "trap"}
 
 
 def _ends_block(instruction: Instruction) -> bool:
+    if instruction.op == "trap" and instruction.guard:
+        return False  # lanes whose guard is false go on
     return instruction.op in _ENDS and "warp" not in instruction.mods
 
 
@@ -386,6 +459,7 @@ _NO_RESULT = {
     "fence",
     "trap",
     "prefetch",
+    "discard",
     "nanosleep",
 }
 
