@@ -18,6 +18,7 @@ from .memory import Reach
 WARP = 32
 BANKS = 32  # of 4 bytes each
 SECTOR = 32  # bytes
+WORD = 4
 
 
 def _rows(numbers, active) -> tuple[np.ndarray, np.ndarray]:
@@ -213,38 +214,40 @@ class Tally:
         """A memory instruction passed its checks; lanes touch start + reach.relative."""
         if access.kind == "copy" and space == "shared":
             self._destination = reach, start
-        measure = _MEASURES.get((space, access.kind))
-        if measure is None:
+        if (space, access.kind) not in _MEASURES:
             return
-        name, cost = measure
-        warps = self.active_warps(batch)
-        for count, pieces in (
-            (self.written, ((0, access.size),)),
-            (self.executed, access.executed),
-        ):
-            for offset, size in pieces:
-                count[name] += warps
-                for unit, amount in self._cost(batch, access, reach, start + offset, size, cost):
-                    count[name, unit] += amount
+        key = (access, start % SECTOR)
+        if access.kind == "copy":
+            key = (*key, self._destination[0], self._destination[1] % SECTOR)
+        amounts = reach.notes.get(key)  # the same lanes and pattern count the same again
+        if amounts is None:
+            amounts = reach.notes[key] = self._amounts(batch, access, space, reach, start)
+        for written, name, amount in amounts:
+            (self.written if written else self.executed)[name] += amount
 
-    def _cost(
-        self, batch: Batch, access: Access, reach: Reach, start: int, size: int, cost
-    ) -> tuple:
-        """(unit, amount) pairs of one access of `size` bytes a lane, remembered with its reach."""
-        key = (cost, size, start % SECTOR)
-        if cost is _copied_sectors and "cg" in access.ins.mods:
-            to, first = self._destination
-            key = (*key, to, first % SECTOR)
-        found = reach.notes.get(key)
-        if found is None:
-            addresses = _by_warp(batch, reach, start)
-            active = batch.active_lanes().reshape(-1, WARP)
-            if len(key) > 3:
-                found = cost(addresses, active, 8 * size, _by_warp(batch, to, first))
-            else:
-                found = cost(addresses, active, 8 * size)
-            reach.notes[key] = found
-        return found
+    def _amounts(self, batch: Batch, access: Access, space: str, reach: Reach, start: int) -> list:
+        """(as written?, counter, amount) of one execution of a memory instruction."""
+        name, cost = _MEASURES[space, access.kind]
+        active = batch.active_lanes().reshape(-1, WARP)
+        warps = self.active_warps(batch)
+        amounts: Counter = Counter()
+        for written, pieces in ((True, ((0, access.size),)), (False, access.executed)):
+            for offset, size in pieces:
+                first = start + offset
+                key = (name, size, first % (SECTOR if space == "global" else WORD))
+                if access.kind == "copy" and "cg" in access.ins.mods:
+                    to = _by_warp(batch, *self._destination)
+                    sectors = copy_sectors(_by_warp(batch, reach, first), to, active)
+                    found = (("sectors", int(np.sum(sectors))),)
+                elif key in reach.notes:
+                    found = reach.notes[key]
+                else:
+                    addresses = _by_warp(batch, reach, first)
+                    found = reach.notes[key] = _of_alike(cost, addresses, active, 8 * size)
+                amounts[written, name] += warps
+                for unit, amount in found:
+                    amounts[written, (name, unit)] += amount
+        return [(written, name, amount) for (written, name), amount in amounts.items()]
 
     def result(self, program, written: bool = False) -> Counters:
         """The counts as Counters, given the program that was watched; memory as executed, or as
@@ -276,6 +279,23 @@ class Tally:
         )
 
 
+def _of_alike(cost, addresses: np.ndarray, active: np.ndarray, width: int) -> tuple:
+    """`cost` of all warps. Where all touch the same pattern at different places, which is the rule,
+    one warp for each phase of the pattern within a sector is enough: banks and sectors repeat.
+    """
+    first = addresses[:, :1]
+    if len(addresses) > 1 and active.all() and (addresses - first == addresses[0] - first[0]).all():
+        _, rows, times = np.unique(first % SECTOR, return_index=True, return_counts=True)
+        parts = [
+            (cost(addresses[[r]], active[[r]], width), t) for r, t in zip(rows, times, strict=True)
+        ]
+        units = [unit for unit, _ in parts[0][0]]
+        return tuple(
+            (unit, sum(int(t) * part[n][1] for part, t in parts)) for n, unit in enumerate(units)
+        )
+    return cost(addresses, active, width)
+
+
 def _by_warp(batch: Batch, reach: Reach, start: int) -> np.ndarray:
     """Each lane's address as int64 [warps, 32]."""
     relative = np.broadcast_to(reach.relative, batch.lanes).reshape(-1, WARP)
@@ -284,12 +304,6 @@ def _by_warp(batch: Batch, reach: Reach, start: int) -> np.ndarray:
 
 def _sectors(addresses, active, width):
     return (("sectors", int(np.sum(global_sectors(addresses, active, width)))),)
-
-
-def _copied_sectors(addresses, active, width, destinations=None):
-    if destinations is None:
-        return _sectors(addresses, active, width)
-    return (("sectors", int(np.sum(copy_sectors(addresses, destinations, active)))),)
 
 
 def _wavefronts(store):
@@ -305,7 +319,7 @@ def _wavefronts(store):
 _MEASURES = {
     ("global", "load"): ("global_load", _sectors),
     ("global", "store"): ("global_store", _sectors),
-    ("global", "copy"): ("copy", _copied_sectors),
+    ("global", "copy"): ("copy", _sectors),
     ("shared", "load"): ("shared_load", _wavefronts(False)),
     ("shared", "store"): ("shared_store", _wavefronts(True)),
 }

@@ -9,6 +9,7 @@ its lanes.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class Program:
     classes: list[Counter] = field(default_factory=list)  # per block: opcode class → instructions
     members: list[int | None] = field(default_factory=list)  # per block: slot of lanes it awaits
     meets: list[bool] = field(default_factory=list)  # per block: does it begin with __syncwarp?
+    notes: dict = field(default_factory=dict)  # what the sanitizer works out once for a program
     pieces: tuple | None = None  # of the instruction being decoded: see Access.executed
 
     def new_slot(self, key, value) -> int:
@@ -382,7 +384,7 @@ def _setp(program: Program, ins: Instruction):
 # --- memory instructions ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Access:
     """One load, store or atomic of a program, as decoded: what the counters are told of."""
 
@@ -395,16 +397,16 @@ class Access:
     count: int  # components: 1, 2, 4
     pieces: tuple[tuple[int, int], ...] | None = None  # (offset, bytes) executed for it: ptxas.py
 
-    @property
+    @cached_property
     def executed(self) -> tuple[tuple[int, int], ...]:
         """What the chip does for this instruction; none where another's access covers it."""
         return ((0, self.size),) if self.pieces is None else self.pieces
 
-    @property
+    @cached_property
     def size(self) -> int:
         return self.unit * self.count
 
-    @property
+    @cached_property
     def line(self) -> int:
         return self.ins.line
 

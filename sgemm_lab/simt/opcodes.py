@@ -474,7 +474,7 @@ def conversion(mods: tuple[str, ...], to: np.dtype, of: np.dtype):
         return None
     if to.kind == "f":
         widens = of.kind == "f" and to.itemsize >= of.itemsize
-        if mode and not widens and (to != F4 or of.itemsize == 8 and of != F8):
+        if mode and not widens and (to != F4 or (of.itemsize == 8 and of != F8)):
             return None
         function = _to_float(to, mode if mode and not widens else None, whole)
     elif mode:

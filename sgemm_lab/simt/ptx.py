@@ -264,12 +264,14 @@ def _kernel(name: str, params, body: str, module_variables) -> Kernel:
     }
     code: list[Instruction | str] = []  # labels stand between the instructions as plain strings
     tables: dict[str, tuple[str, ...]] = {}
-    for statement, line, scope in _statements(name, body, registers):
-        if isinstance(statement, Symbol):
+    statements = _statements(name, body, registers)
+    labels = {statement for statement, _, _ in statements if isinstance(statement, Symbol)}
+    for statement, line, scope in statements:
+        if statement in labels:
             code.append(statement.name)
             continue
         try:
-            _statement(statement, line, scope, variables, code, tables)
+            _statement(statement, line, scope, labels, variables, code, tables)
         except PtxError as error:
             raise PtxError(f"{name}: {error} (line {line} of the .cu file)") from None
     blocks = _blocks(name, code, tables)
@@ -331,10 +333,10 @@ def _declared(name: str, kind: str, items: str) -> list[str]:
     return names
 
 
-def _statement(text, line, scope, variables, code, tables) -> None:
+def _statement(text, line, scope, labels, variables, code, tables) -> None:
     if text.startswith(".branchtargets"):
         targets = [_operand(part, scope) for part in text.split(None, 1)[1].split(",")]
-        tables[code.pop()] = tuple(_label(target, scope) for target in targets)
+        tables[code.pop()] = tuple(_label(target, labels) for target in targets)
     elif text.startswith("."):
         if variable := _variable(text):
             variables[variable.name] = variable
@@ -346,15 +348,15 @@ def _statement(text, line, scope, variables, code, tables) -> None:
             guard = _operand(guard, scope).name, negated == "!"
         code.append(Instruction(opcode, operands, guard, line))
         if code[-1].op == "bra":
-            _label(operands[0], scope)
+            _label(operands[0], labels)
         if code[-1].op == "brx" and guard:
             raise PtxError("a jump through a table (brx) under a predicate is not supported")
     elif text:
         raise PtxError(f"cannot read the PTX statement {text!r}")
 
 
-def _label(operand, scope) -> str:
-    if operand not in scope.values():
+def _label(operand, labels) -> str:
+    if operand not in labels:
         raise PtxError(f"no label named {getattr(operand, 'name', operand)}")
     return operand.name
 

@@ -255,8 +255,8 @@ class _Values:
         match operand:
             case Imm(value):
                 return CONSTANT, value
-            case Symbol(name) if name in self.layout:
-                return CONSTANT, self.layout[name]
+            case Symbol(name, offset) if name in self.layout:
+                return CONSTANT, self.layout[name] + offset
             case Reg(name) if name in self.here:
                 return self.here[name]
             case Reg(name) if len(self.writers.get(name, ())) == 1:
@@ -298,8 +298,8 @@ def _trailing_zeros(
         match operand:
             case Imm(value):
                 return (value & -value).bit_length() - 1 if value else NEVER
-            case Symbol(name) if name in layout:
-                return of(Imm(layout[name]))
+            case Symbol(name, offset) if name in layout:
+                return of(Imm(layout[name] + offset))
             case Reg(name):
                 return zeros.get(name, 0)
         return 0

@@ -164,6 +164,12 @@ def _fence(ins: Instruction) -> bool:
 
 def order_sensitive(program: Program) -> int | None:
     """The line of an instruction that lets the order of warps reach the result; None: none does."""
+    if "order" not in program.notes:
+        program.notes["order"] = _order_sensitive(program)
+    return program.notes["order"]
+
+
+def _order_sensitive(program: Program) -> int | None:
     instructions = list(_instructions(program.kernel))
     used = {name for ins in instructions for name in reads_writes(ins)[0]}
     used |= {block.exit[1] for block in program.kernel.blocks if block.exit[0] == "branch"}
@@ -219,13 +225,15 @@ def _stored(launch: Launch) -> set[int]:
     program = launch.program
     kernel = program.kernel
     everything = set(launch.memory.regions)
-    origin = _origins(kernel)
+    if "origins" not in program.notes:
+        program.notes["origins"] = _origins(kernel)
+    origin = program.notes["origins"]
     places: dict[str, int] = {}
     offsets = {p.offset: p.name for p in kernel.params}
     for slot, offset, dtype in program.params:
         if dtype.itemsize == 8 and offset in offsets:
             places[offsets[offset]] = int(launch.file[slot][0]) // WINDOW
-    for slot, name in program.symbols:
+    for slot, name, _ in program.symbols:
         places[name] = int(launch.file[slot][0]) // WINDOW
     windows = set()
     for ins in _instructions(kernel):

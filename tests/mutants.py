@@ -1,0 +1,633 @@
+"""Planted bugs: right kernels, each with one mistake put in, and where the mistake must be found.
+
+A `Base` is a right kernel: two of the book's, and five written here for what the book's first steps
+lack (float4, two buffers, cp.async, work inside a warp, atomics). A `Mutant` is a base with some
+text replaced; every replaced text stands in the base exactly once. `kinds` are the findings that
+are right for it, any of them will do; `at` are texts of the broken kernel, at whose lines the
+finding must stand (as its line or its other line). "wrong-result" is a mistake that breaks no rule
+of CUDA: only comparing numbers finds it (run/check.py). A mutant with a proof computes the same as
+its base, bit for bit, and must have no finding.
+
+tests/test_mutants.py runs this table on the PTX machine, benchmarks/compute_sanitizer.py on a GPU.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sgemm_lab.ladder import Step, Variant, ladder
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Base:
+    """A right kernel, launched over C in `slices` layers of blocks that all add to the same C."""
+
+    variant: Variant
+    arch: str = "compute_75"
+    slices: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.variant.step.stem
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A base with a mistake: `edits` are (text, text instead); the rest as the module says."""
+
+    name: str
+    base: Base
+    edits: tuple[tuple[str, str], ...]
+    kinds: tuple[str, ...] = ()
+    at: tuple[str, ...] = ()
+    shape: Shape = (19, 21, 22)
+    beta: float = 0.0
+    slices: int | None = None
+    proof: str = ""
+
+    @property
+    def variant(self) -> Variant:
+        """The broken kernel as a variant, for `check`."""
+        source = self.base.variant.step.source
+        for old, new in self.edits:
+            assert source.count(old) == 1, f"{self.name}: {old!r} stands {source.count(old)} times"
+            source = source.replace(old, new)
+        step = replace(self.base.variant.step, text=source)
+        return replace(self.base.variant, step=step)
+
+    @property
+    def lines(self) -> set[int]:
+        """The lines where it must be found; without `at`, that of the text put in first."""
+        source = self.variant.step.source
+        places = self.at or (self.edits[0][1],)
+        for text in places:
+            assert source.count(text) == 1, f"{self.name}: {text!r} stands {source.count(text)} times"
+        return {source[: source.index(text)].count("\n") + 1 for text in places}
+
+    @property
+    def launch(self) -> "Launch":
+        slices = self.slices or self.base.slices
+        return Launch(self.variant, self.base.arch, self.shape, self.beta, slices)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """All that a launch needs but the arrays; the same here and on a GPU."""
+
+    variant: Variant
+    arch: str
+    shape: Shape
+    beta: float = 0.0
+    slices: int = 1
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        M, N, _ = self.shape
+        grid = self.variant.grid(M, N)
+        return grid if self.slices == 1 else (*grid, self.slices)
+
+    def arguments(self, asarray, empty) -> tuple:
+        """For the kernel. C is zero for slices to add to, `empty` where beta is 0, else random."""
+        M, N, K = self.shape
+        rng = np.random.default_rng(0)
+        A, B, C = (rng.standard_normal(s, dtype=np.float32) for s in ((M, K), (K, N), (M, N)))
+        if self.slices > 1:
+            C = asarray(np.zeros_like(C))
+        else:
+            C = asarray(C) if self.beta else empty(C.shape, np.float32)
+        sizes = (np.int32(M), np.int32(N), np.int32(K), np.float32(1))
+        return *sizes, asarray(A), asarray(B), np.float32(self.beta), C
+
+
+# --- the right kernels ---------------------------------------------------------------------------
+
+
+def _written(stem: str, text: str, tile: Shape, block: tuple[int, int], capability=(7, 5)):
+    step = Step(
+        number=0,
+        stem=stem,
+        title=stem,
+        summary="",
+        function=stem,
+        block=lambda m: block,
+        tile=lambda m: tile,
+        min_capability=capability,
+        text=text,
+    )
+    return step()
+
+
+NAIVE = Base(ladder[1](BLOCK_X=8, BLOCK_Y=4))
+TILED = Base(ladder[2](TILE=8))
+
+VECTOR = """\
+// A block of 4 x 16 threads computes a 16 x 16 tile of C. A thread moves four
+// neighbours at once, where the rows of the matrix begin at multiples of 16
+// bytes; elsewhere one by one.
+
+constexpr int TILE = 16;
+
+__device__ __forceinline__ float4 load4(const float* X, int rows, int cols,
+                                        unsigned row, unsigned col) {
+    float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+    const float* x = &X[(size_t)row * cols + col];
+    if (row < rows && col + 3 < cols && cols % 4 == 0)
+        v = *(const float4*)x;
+    else if (row < rows) {
+        if (col < cols)
+            v.x = x[0];
+        if (col + 1 < cols)
+            v.y = x[1];
+        if (col + 2 < cols)
+            v.z = x[2];
+        if (col + 3 < cols)
+            v.w = x[3];
+    }
+    return v;
+}
+
+extern "C" __global__ void __launch_bounds__(4 * TILE)
+    vector(int M, int N, int K, float alpha, const float* A, const float* B,
+           float beta, float* C) {
+    const unsigned tx = 4 * threadIdx.x;
+    const unsigned ty = threadIdx.y;
+    const unsigned row = blockIdx.y * TILE + ty;
+    const unsigned col = blockIdx.x * TILE + tx;
+
+    __shared__ __align__(16) float As[TILE][TILE];
+    __shared__ __align__(16) float Bs[TILE][TILE];
+
+    float sums[4] = {};
+    for (unsigned k0 = 0; k0 < K; k0 += TILE) {
+        *(float4*)&As[ty][tx] = load4(A, M, K, row, k0 + tx);
+        *(float4*)&Bs[ty][tx] = load4(B, K, N, k0 + ty, col);
+        __syncthreads(); // tiles complete
+
+        for (int k = 0; k < TILE; ++k) {
+            float a = As[ty][k];
+            float4 b = *(const float4*)&Bs[k][tx];
+            sums[0] += a * b.x;
+            sums[1] += a * b.y;
+            sums[2] += a * b.z;
+            sums[3] += a * b.w;
+        }
+        __syncthreads(); // tiles used up
+    }
+
+    if (row >= M)
+        return;
+    float* c = &C[(size_t)row * N + col];
+    if (beta == 0.0f && col + 3 < N && N % 4 == 0)
+        *(float4*)c = make_float4(alpha * sums[0], alpha * sums[1],
+                                  alpha * sums[2], alpha * sums[3]);
+    else
+        for (int i = 0; i < 4; ++i)
+            if (col + i < N)
+                c[i] = beta == 0.0f ? alpha * sums[i]
+                                    : alpha * sums[i] + beta * c[i];
+}
+"""
+VECTOR = Base(_written("vector", VECTOR, (16, 16, 16), (4, 16)))
+
+DOUBLE = """\
+// Two buffers: while a block computes with one tile it fetches the next into
+// registers, and writes it to the other buffer. One barrier per tile is enough.
+
+constexpr int TILE = 8;
+
+extern "C" __global__ void __launch_bounds__(TILE * TILE)
+    doubled(int M, int N, int K, float alpha, const float* A, const float* B,
+            float beta, float* C) {
+    const unsigned tx = threadIdx.x;
+    const unsigned ty = threadIdx.y;
+    const unsigned row = blockIdx.y * TILE + ty;
+    const unsigned col = blockIdx.x * TILE + tx;
+
+    __shared__ float As[2][TILE][TILE];
+    __shared__ float Bs[2][TILE][TILE];
+
+    As[0][ty][tx] = row < M && tx < K ? A[(size_t)row * K + tx] : 0.0f;
+    Bs[0][ty][tx] = ty < K && col < N ? B[(size_t)ty * N + col] : 0.0f;
+    __syncthreads(); // first tiles complete
+
+    float sum = 0.0f;
+    int stage = 0;
+    for (unsigned k0 = 0; k0 < K; k0 += TILE) {
+        const unsigned ka = k0 + TILE + tx;
+        const unsigned kb = k0 + TILE + ty;
+        float a = row < M && ka < K ? A[(size_t)row * K + ka] : 0.0f;
+        float b = kb < K && col < N ? B[(size_t)kb * N + col] : 0.0f;
+
+        for (int k = 0; k < TILE; ++k)
+            sum += As[stage][ty][k] * Bs[stage][k][tx];
+
+        As[stage ^ 1][ty][tx] = a;
+        Bs[stage ^ 1][ty][tx] = b;
+        __syncthreads(); // next tiles complete, these used up
+        stage ^= 1;
+    }
+
+    if (row < M && col < N) {
+        float* c = &C[(size_t)row * N + col];
+        *c = beta == 0.0f ? alpha * sum : alpha * sum + beta * *c;
+    }
+}
+"""
+DOUBLE = Base(_written("doubled", DOUBLE, (8, 8, 8), (8, 8)))
+
+ASYNC = """\
+// Two stages filled by cp.async: the next tiles are on their way while a block
+// computes with these. Outside the matrix nothing is read and 0 is written.
+
+constexpr int TILE = 8;
+
+__device__ __forceinline__ void copy(float* to, const float* X, int rows,
+                                     int cols, unsigned row, unsigned col) {
+    const bool inside = row < rows && col < cols;
+    const float* from = inside ? &X[(size_t)row * cols + col] : X;
+    const unsigned shared = (unsigned)__cvta_generic_to_shared(to);
+    const int bytes = inside ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" // copy
+                 ::"r"(shared), "l"(from), "r"(bytes));
+}
+
+extern "C" __global__ void __launch_bounds__(TILE * TILE)
+    async(int M, int N, int K, float alpha, const float* A, const float* B,
+          float beta, float* C) {
+    const unsigned tx = threadIdx.x;
+    const unsigned ty = threadIdx.y;
+    const unsigned row = blockIdx.y * TILE + ty;
+    const unsigned col = blockIdx.x * TILE + tx;
+
+    __shared__ float As[2][TILE][TILE];
+    __shared__ float Bs[2][TILE][TILE];
+
+    copy(&As[0][ty][tx], A, M, K, row, tx);
+    copy(&Bs[0][ty][tx], B, K, N, ty, col);
+    asm volatile("cp.async.commit_group; // first");
+
+    float sum = 0.0f;
+    int stage = 0;
+    for (unsigned k0 = 0; k0 < K; k0 += TILE) {
+        const int other = stage ^ 1;
+        copy(&As[other][ty][tx], A, M, K, row, k0 + TILE + tx);
+        copy(&Bs[other][ty][tx], B, K, N, k0 + TILE + ty, col);
+        asm volatile("cp.async.commit_group; // next");
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncthreads(); // tiles complete
+
+        for (int k = 0; k < TILE; ++k)
+            sum += As[stage][ty][k] * Bs[stage][k][tx];
+        __syncthreads(); // tiles used up
+        stage = other;
+    }
+
+    if (row < M && col < N) {
+        float* c = &C[(size_t)row * N + col];
+        *c = beta == 0.0f ? alpha * sum : alpha * sum + beta * *c;
+    }
+}
+"""
+ASYNC = Base(_written("async", ASYNC, (8, 8, 8), (8, 8), (8, 0)), arch="compute_80")
+
+WARP = """\
+// A warp computes one element of C: its lanes share out K, and add their sums
+// in shared memory by halves.
+
+constexpr int WARPS = 4;
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    warps(int M, int N, int K, float alpha, const float* A, const float* B,
+          float beta, float* C) {
+    const unsigned lane = threadIdx.x;
+    const unsigned warp = threadIdx.y;
+    const unsigned row = blockIdx.y * WARPS + warp;
+    const unsigned col = blockIdx.x;
+
+    __shared__ float part[WARPS][32];
+
+    float sum = 0.0f;
+    if (row < M)
+        for (unsigned k = lane; k < K; k += 32)
+            sum += A[(size_t)row * K + k] * B[(size_t)k * N + col];
+
+    part[warp][lane] = sum;
+    __syncwarp(); // sums there
+    for (unsigned step = 16; step > 0; step /= 2) {
+        if (lane < step)
+            part[warp][lane] += part[warp][lane + step];
+        __syncwarp(); // halved
+    }
+
+    if (lane == 0 && row < M) {
+        float* c = &C[(size_t)row * N + col];
+        sum = part[warp][0];
+        *c = beta == 0.0f ? alpha * sum : alpha * sum + beta * *c;
+    }
+}
+"""
+WARP = Base(_written("warps", WARP, (4, 1, 32), (32, 4)))
+
+SPLIT = """\
+// Split K: two layers of blocks, each with its half of K, add to the same C,
+// which holds zeros before. Two numbers and a zero have one sum in any order.
+
+constexpr int TILE = 8;
+
+extern "C" __global__ void __launch_bounds__(TILE * TILE)
+    split(int M, int N, int K, float alpha, const float* A, const float* B,
+          float beta, float* C) {
+    const unsigned col = blockIdx.x * TILE + threadIdx.x;
+    const unsigned row = blockIdx.y * TILE + threadIdx.y;
+    const unsigned part = (K + gridDim.z - 1) / gridDim.z;
+    const unsigned begin = blockIdx.z * part;
+    const unsigned end = begin + part < K ? begin + part : K;
+
+    if (row < M && col < N) {
+        float sum = 0.0f;
+        for (unsigned k = begin; k < end; ++k)
+            sum += A[(size_t)row * K + k] * B[(size_t)k * N + col];
+        atomicAdd(&C[(size_t)row * N + col], alpha * sum);
+    }
+}
+"""
+SPLIT = Base(_written("split", SPLIT, (8, 8, 1), (8, 8)), slices=2)
+
+BASES = (NAIVE, TILED, VECTOR, DOUBLE, ASYNC, WARP, SPLIT)
+
+# --- the mistakes --------------------------------------------------------------------------------
+
+OUTSIDE = ("out-of-bounds",)
+RACE = ("read-write-race",)
+BOTH_WRITE = ("write-write-race",)
+TWO_BLOCKS = ("two-blocks-write",)
+UNWRITTEN = ("uninitialised-read",)
+UNFINISHED = ("unfinished-copy",)
+ODD = ("misaligned",)
+APART = ("divergent-barrier", "exit-before-barrier")
+WRONG = ("wrong-result",)
+
+WHOLE = (16, 24, 32)  # multiples of every tile
+
+
+def _naive(name, old, new, kinds=(), *at, **more):
+    return Mutant(f"naive: {name}", NAIVE, ((old, new),), kinds, at, **more)
+
+
+_AB = "sum += A["  # the naive kernel's loads
+
+IN_NAIVE = (
+    _naive("no edge check on columns", "row < M && col < N", "row < M", OUTSIDE, _AB),
+    _naive("no edge check on rows", "row < M && col < N", "col < N", OUTSIDE, _AB),
+    _naive("<= for < on rows", "row < M", "row <= M", OUTSIDE, _AB),
+    _naive("<= for < on columns", "col < N", "col <= N", OUTSIDE, _AB),
+    _naive("<= for < along K", "k < K", "k <= K", OUTSIDE, _AB),
+    _naive("index one too high", "row * K + k]", "row * K + k + 1]", OUTSIDE),
+    _naive("index one too low, negative", "row * K + k]", "row * K + k - 1]", OUTSIDE),
+    _naive("B read transposed", "(size_t)k * N + col]", "(size_t)col * N + k]", OUTSIDE),
+    _naive("rows of A as long as B's", "row * K + k", "row * N + k", OUTSIDE, shape=(19, 30, 22)),
+    _naive("C written transposed, leading dimension kept", "row * N + col];", "col * N + row];",
+           OUTSIDE, "*c = beta"),
+    _naive("C written transposed", "row * N + col];", "col * M + row];", WRONG),
+    _naive("C read although beta is 0", "beta == 0.0f ? alpha * sum : ", "", UNWRITTEN, "*c = "),
+    _naive("beta forgotten", "alpha * sum + beta * *c", "alpha * sum", WRONG),
+    _naive("blockDim.y for blockDim.x", "blockIdx.x * BLOCK_X", "blockIdx.x * blockDim.y",
+           TWO_BLOCKS, "*c = beta"),
+    _naive("two blocks on one tile", "+ blockIdx.y;", "+ blockIdx.y / 2;", TWO_BLOCKS,
+           "*c = beta"),
+    _naive("one column of blocks starts at the last one's end", "blockIdx.x * BLOCK_X + threadIdx.x",
+           "blockIdx.x * (BLOCK_X - 1) + threadIdx.x", TWO_BLOCKS, "*c = beta"),
+)  # fmt: skip
+
+
+def _tiled(name, old, new, kinds=(), *at, **more):
+    edits = old if isinstance(old, tuple) else ((old, new),)
+    return Mutant(f"tiled: {name}", TILED, edits, kinds, at, **more)
+
+
+_STORE_A, _STORE_B = "As[ty][tx] =", "Bs[ty * BS_K + tx * BS_N] ="
+_LOAD_A, _LOAD_B = "row < M && k0 + tx < K ? A[", "k0 + ty < K && col < N ? B["
+_USE = "sums[k % ACCUMULATORS] +="
+_FIRST = "__syncthreads();\n\n#pragma"
+_SECOND = "__syncthreads();\n    }\n\n    float sum"
+
+IN_TILED = (
+    _tiled("first barrier dropped", _FIRST, "\n#pragma", RACE, _STORE_A, _USE, shape=(19, 21, 8)),
+    _tiled("second barrier dropped", _SECOND, "}\n\n    float sum", RACE, _STORE_A, _USE),
+    _tiled("second barrier moved out of the loop", _SECOND, "}\n    __syncthreads();\n    float sum",
+           RACE, _STORE_B, _USE),
+    _tiled("first barrier moved before the loads", (
+        ("        As[ty][tx] =", "        __syncthreads();\n        As[ty][tx] ="),
+        (_FIRST, "\n#pragma"),
+    ), "", RACE, _STORE_A, _USE),
+    _tiled("first barrier moved between the loads", (
+        ("        Bs[ty * BS_K + tx * BS_N] =",
+         "        __syncthreads();\n        Bs[ty * BS_K + tx * BS_N] ="),
+        (_FIRST, "\n#pragma"),
+    ), "", RACE, _STORE_B, _USE),
+    _tiled("first barrier for threads inside C only", _FIRST,
+           "if (row < M) __syncthreads();\n\n#pragma", APART),
+    _tiled("second barrier for some lanes only", _SECOND,
+           "if (tx != 7) __syncthreads();\n    }\n\n    float sum", APART),
+    _tiled("barrier of the warp for the block's", _FIRST, "__syncwarp();\n\n#pragma", RACE,
+           _STORE_B, _USE),
+    _tiled("early return before the barriers", "float sums[",
+           "if (row >= M || col >= N)\n        return;\n    float sums[",
+           ("exit-before-barrier",), _FIRST),
+    _tiled("early return of one thread after a barrier", "__syncthreads();\n\n#pragma",
+           "__syncthreads();\n        if (row >= M)\n            return;\n\n#pragma",
+           ("exit-before-barrier",), "__syncthreads();\n    }"),
+    _tiled("loop left by threads past K", "        As[ty][tx] =",
+           "        if (k0 + tx >= K)\n            break;\n        As[ty][tx] =",
+           ("exit-before-barrier", "divergent-barrier"), _FIRST),
+    _tiled("no edge check on rows of A", _LOAD_A, "k0 + tx < K ? A[", OUTSIDE),
+    _tiled("no edge check on A along K", _LOAD_A, "row < M ? A[", OUTSIDE),
+    _tiled("no edge check on B along K", _LOAD_B, "col < N ? B[", OUTSIDE),
+    _tiled("no edge check on columns of B", _LOAD_B, "k0 + ty < K ? B[", OUTSIDE),
+    _tiled("no edge check on the store", "if (row < M && col < N) {", "{", OUTSIDE, "*c = beta"),
+    _tiled("columns unchecked on the store", "if (row < M && col < N) {", "if (row < M) {",
+           (*TWO_BLOCKS, *BOTH_WRITE, *OUTSIDE), "*c = beta"),
+    _tiled("<= for < on the store", "if (row < M &&", "if (row <= M &&", OUTSIDE, "*c = beta"),
+    _tiled("<= for < on A along K", "k0 + tx < K ?", "k0 + tx <= K ?", OUTSIDE),
+    _tiled("<= for < in the loop over a tile", "k < TILE", "k <= TILE", OUTSIDE, _USE),
+    _tiled("row of Bs one too far", "Bs[k * BS_K", "Bs[(k + 1) * BS_K", OUTSIDE),
+    _tiled("column of As one too far", "As[ty][k] *", "As[ty][k + 1] *", WRONG),
+    _tiled("As too small", "As[TILE][TILE]", "As[TILE][TILE - 1]", BOTH_WRITE, _STORE_A),
+    _tiled("Bs too small", "Bs[TILE * TILE]", "Bs[TILE * TILE - TILE]", OUTSIDE, _STORE_B),
+    _tiled("element before the row", "row * K + k0 + tx]", "row * K + k0 + tx - 1]", OUTSIDE),
+    _tiled("rows of B as long as A's", "(size_t)(k0 + ty) * N", "(size_t)(k0 + ty) * K", OUTSIDE,
+           shape=(19, 14, 30)),
+    _tiled("A read transposed", "(size_t)row * K + k0 + tx]", "(size_t)(k0 + tx) * K + row]",
+           OUTSIDE, shape=(11, 14, 30)),
+    _tiled("uninitialised tail of As", (
+        ("As[ty][tx] =\n            row < M && k0 + tx < K ? A[(size_t)row * K + k0 + tx] : 0.0f;",
+         "if (row < M && k0 + tx < K)\n            As[ty][tx] = A[(size_t)row * K + k0 + tx];"),
+    ), "", UNWRITTEN, _USE, shape=(19, 21, 5)),
+    _tiled("uninitialised tail of Bs", (
+        ("Bs[ty * BS_K + tx * BS_N] =\n            k0 + ty < K && col < N ? B[(size_t)(k0 + ty) * N "
+         "+ col] : 0.0f;",
+         "if (k0 + ty < K && col < N)\n            Bs[ty * BS_K + tx * BS_N] = "
+         "B[(size_t)(k0 + ty) * N + col];"),
+    ), "", UNWRITTEN, _USE, shape=(19, 21, 5)),
+    _tiled("As written by all columns of threads to one", _STORE_A, "As[ty][0] =", BOTH_WRITE),
+    _tiled("Bs written by all rows of threads to one", _STORE_B, "Bs[tx * BS_N] =", BOTH_WRITE),
+    _tiled("As shifted by one", _STORE_A, "As[ty][tx + 1] =", (*BOTH_WRITE, *UNWRITTEN)),
+    _tiled("As written transposed", _STORE_A, "As[tx][ty] =", WRONG),
+    _tiled("As for Bs", "* Bs[k * BS_K + tx * BS_N]", "* As[k][tx]", WRONG),
+    _tiled("tiles overlap along K", "k0 += TILE", "k0 += TILE - 1", WRONG),
+    _tiled("two blocks on one tile", "col = blockIdx.x * TILE", "col = blockIdx.x / 2 * TILE",
+           TWO_BLOCKS, "*c = beta"),
+    _tiled("tiles of C overlap", "row = block_y * TILE", "row = block_y * (TILE - 1)", TWO_BLOCKS,
+           "*c = beta"),
+    _tiled("blocks of z on those of y", "blockIdx.z * gridDim.y + blockIdx.y", "blockIdx.z",
+           TWO_BLOCKS, "*c = beta"),
+    _tiled("C read although beta is 0", "beta == 0.0f ? alpha * sum : ", "", UNWRITTEN, "*c = "),
+    _tiled("one more turn of the loop", "k0 < K;", "k0 <= K;", shape=WHOLE, proof=(
+        "If TILE does not divide K, both conditions hold for the same k0. Else there is one more "
+        "turn, k0 = K: all threads take it, so all reach its barriers; both loads are guarded by "
+        "k0 + … < K, so it reads nothing and fills both tiles with +0. It then adds +0·+0 to the "
+        "sums, which changes only a −0; but a sum starts as +0 and rounding to nearest gives "
+        "+0 + ±0 = +0, x − x = +0, so it is never −0."
+    )),
+)  # fmt: skip
+
+
+def _vector(name, old, new, kinds=(), *at, **more):
+    return Mutant(f"vector: {name}", VECTOR, ((old, new),), kinds, at, **more)
+
+
+IN_VECTOR = (
+    _vector("float4 load on an odd row", " && cols % 4 == 0", "", ODD, "*(const float4*)x"),
+    _vector("float4 store on an odd row", " && N % 4 == 0", "", ODD, "*(float4*)c"),
+    _vector("float4 past the edge of the matrix", "row < rows && col + 3", "col + 3", OUTSIDE,
+            "*(const float4*)x", shape=(19, 24, 24)),
+    _vector("tail one too long", "if (col + 1 < cols)", "if (col < cols)", OUTSIDE, "v.y = x[1]"),
+    _vector("tail without the row's check", "else if (row < rows) {", "else {", OUTSIDE,
+            "v.x = x[0]"),
+    _vector("float4 store although the row ends", "col + 3 < N && ", "", TWO_BLOCKS + OUTSIDE,
+            "*(float4*)c", shape=(19, 20, 24)),
+    _vector("padding that breaks the alignment", "float As[TILE][TILE];", "float As[TILE][TILE + 1];",
+            ODD, "*(float4*)&As"),
+    _vector("threads three apart", "tx = 4 * threadIdx.x", "tx = 3 * threadIdx.x", ODD,
+            "*(float4*)&As", shape=(20, 21, 22)),
+    _vector("first barrier dropped", "__syncthreads(); // tiles complete", "", RACE,
+            "*(float4*)&Bs[ty]", "float4 b ="),
+    _vector("second barrier dropped", "__syncthreads(); // tiles used up", "", RACE,
+            "*(float4*)&As", "float a ="),
+    _vector("checks the first of the four only", "col + 3 < cols", "col < cols", proof=(
+        "The term is evaluated only together with cols % 4 == 0, and every call passes a col that "
+        "is a multiple of 4 (k0 and blockIdx.x * TILE are multiples of 16, tx of 4). Among "
+        "multiples of 4, col < cols means col + 4 <= cols, which is col + 3 < cols. Where "
+        "cols % 4 != 0 the condition is false either way."
+    ), shape=(19, 20, 24)),
+)  # fmt: skip
+
+
+def _double(name, old, new, kinds=(), *at, **more):
+    return Mutant(f"doubled: {name}", DOUBLE, ((old, new),), kinds, at, **more)
+
+
+_BUFFER = "sum += As[stage][ty][k] * Bs[stage][k][tx];"
+
+IN_DOUBLE = (
+    _double("first barrier dropped", "__syncthreads(); // first tiles complete", "", RACE,
+            "As[0][ty][tx] =", _BUFFER),
+    _double("barrier of the loop dropped", "__syncthreads(); // next tiles complete, these used up",
+            "", RACE, "As[stage ^ 1][ty][tx] = a", _BUFFER),
+    _double("writes the buffer in use", "As[stage ^ 1][ty][tx]", "As[stage][ty][tx]", RACE,
+            "As[stage][ty][tx] = a", _BUFFER),
+    _double("never changes the buffer", "stage ^= 1;", "", WRONG),
+    _double("first tile into the other buffer", "Bs[0][ty][tx]", "Bs[1][ty][tx]", UNWRITTEN,
+            _BUFFER),
+    _double("one buffer only", "Bs[2][TILE][TILE]", "Bs[1][TILE][TILE]", OUTSIDE,
+            "Bs[stage ^ 1][ty][tx] = b"),
+    _double("next buffer counted up", "Bs[stage ^ 1]", "Bs[stage + 1]", OUTSIDE,
+            "Bs[stage + 1][ty][tx] = b"),
+    _double("next tile unchecked along K", "row < M && ka < K", "row < M", OUTSIDE),
+    _double("next tile one too far", "ka = k0 + TILE + tx", "ka = k0 + TILE + tx + 1", WRONG),
+    _double("barrier left out after the last tile", "__syncthreads(); // next tiles complete",
+            "if (k0 + TILE < K) __syncthreads(); // next tiles complete", proof=(
+        "k0 and K are the same for all threads, so all or none of a block skip the barrier, and "
+        "only in the last turn. After it a thread touches no shared memory; within it the reads "
+        "of [stage] and the writes of [stage ^ 1] are to different buffers, and the earlier reads "
+        "of [stage ^ 1] are parted from them by the barrier of the turn before (or, in the only "
+        "turn, do not exist). So the barrier parted nothing."
+    )),
+)  # fmt: skip
+
+
+def _async(name, old, new, kinds=(), *at, **more):
+    return Mutant(f"async: {name}", ASYNC, ((old, new),), kinds, at, **more)
+
+
+_COPY = "// copy"
+_WAIT = 'asm volatile("cp.async.wait_group 1;" ::: "memory");'
+_COMPLETE = "__syncthreads(); // tiles complete"
+
+IN_ASYNC = (
+    _async("wait one group too weak", "wait_group 1", "wait_group 2", UNFINISHED, _COPY, _BUFFER),
+    _async("no wait", _WAIT, "", UNFINISHED, _COPY, _BUFFER),
+    _async("wait of some threads only", _WAIT, "if (ty < 4) " + _WAIT, UNFINISHED, _COPY, _BUFFER),
+    _async("first commit missing", 'asm volatile("cp.async.commit_group; // first");', "",
+           UNFINISHED, _COPY, _BUFFER),
+    _async("next commit missing", 'asm volatile("cp.async.commit_group; // next");', "",
+           UNFINISHED, _COPY, _BUFFER),
+    _async("barrier missing after the wait", _COMPLETE, "", RACE, _COPY, _BUFFER),
+    _async("wait after the barrier", f"{_WAIT}\n        {_COMPLETE}",
+           f"__syncthreads();\n        {_WAIT}", RACE, _COPY, _BUFFER),
+    _async("last barrier dropped", "__syncthreads(); // tiles used up", "", (*RACE, *UNFINISHED),
+           _COPY, _BUFFER),
+    _async("copies into the stage in use", "other = stage ^ 1", "other = stage", (*RACE, *UNFINISHED),
+           _COPY, _BUFFER),
+    _async("copies outside the matrix, too", "bytes = inside ? 4 : 0;\n",
+           "bytes = 4;\n    from = &X[(size_t)row * cols + col];\n", OUTSIDE, _COPY),
+    _async("copies of 8 bytes from odd places", "[%1], 4, %2", "[%1], 8, %2", ODD, _COPY),
+    _async("tile of A shifted by one", "A, M, K, row, tx)", "A, M, K, row, tx + 1)", WRONG),
+)  # fmt: skip
+
+
+def _warp(name, old, new, kinds=(), *at, **more):
+    return Mutant(f"warps: {name}", WARP, ((old, new),), kinds, at, **more)
+
+
+_HALVE = "part[warp][lane] += part[warp][lane + step]"
+
+IN_WARP = (
+    _warp("first __syncwarp missing", "__syncwarp(); // sums there", "", RACE,
+          "part[warp][lane] = sum", _HALVE),
+    _warp("__syncwarp of the loop missing", "__syncwarp(); // halved", "", RACE, _HALVE),
+    _warp("__syncwarp of half of the lanes", "__syncwarp(); // halved", "__syncwarp(0xffff);",
+          ("warp-mask",)),
+    _warp("all lanes add", "if (lane < step)", "", (*RACE, *BOTH_WRITE), _HALVE),
+    _warp("first step over the next warp", "step = 16", "step = 32", (*RACE, *OUTSIDE), _HALVE),
+    _warp("part too small", "part[WARPS][32]", "part[WARPS][31]", BOTH_WRITE,
+          "part[warp][lane] = sum"),
+    _warp("all lanes store", "if (lane == 0 && row < M)", "if (row < M)", (*RACE, *BOTH_WRITE),
+          "*c = beta", beta=0.5),
+    _warp("no edge check on the store", "lane == 0 && row < M", "lane == 0", OUTSIDE, "*c = beta"),
+)  # fmt: skip
+
+
+def _split(name, old, new, kinds=(), *at, **more):
+    return Mutant(f"split: {name}", SPLIT, ((old, new),), kinds, at, **more)
+
+
+_ATOMIC = "atomicAdd(&C[(size_t)row * N + col], alpha * sum);"
+
+IN_SPLIT = (
+    _split("no atomic", _ATOMIC, "C[(size_t)row * N + col] += alpha * sum;",
+           (*TWO_BLOCKS, "cross-block-read")),
+    _split("first slice stores", _ATOMIC,
+           f"if (blockIdx.z == 0)\n            C[(size_t)row * N + col] = alpha * sum;\n"
+           f"        else\n            {_ATOMIC}", TWO_BLOCKS,
+           "C[(size_t)row * N + col] = alpha", _ATOMIC),
+    _split("three slices, rounded in any order", "two layers", "three layers",
+           ("order-dependent",), _ATOMIC, slices=3),
+    _split("no edge check on columns", "row < M && col < N", "row < M", OUTSIDE, "sum += A["),
+    _split("last slice past K", "begin + part < K ? begin + part : K", "begin + part", OUTSIDE,
+           "sum += A[", shape=(19, 21, 23)),
+)  # fmt: skip
+
+MUTANTS = (*IN_NAIVE, *IN_TILED, *IN_VECTOR, *IN_DOUBLE, *IN_ASYNC, *IN_WARP, *IN_SPLIT)
