@@ -14,25 +14,23 @@ import numpy as np
 from sgemm_lab.ladder import ladder
 from sgemm_lab.run.backend import ARCH
 from sgemm_lab.run.nvrtc import compile_ptx
+from sgemm_lab.run.profile import arguments
 from sgemm_lab.simt import host
 from sgemm_lab.simt.counters import Tally
 
 REPEATS = 3
 
 
-def arguments(n: int) -> tuple:
-    """Random A and B, and C full of NaN, of n×n."""
-    rng = np.random.default_rng(n)
-    size = np.int32(n)
-    A, B = (rng.standard_normal((n, n), dtype=np.float32) for _ in "AB")
-    return size, size, size, np.float32(1), A, B, np.float32(0), np.full((n, n), np.nan, "f4")
-
-
 def measure(variant, n: int, counted: bool) -> tuple[float, int]:
     """(fastest run in seconds, lane-instructions of one run; 0 where not counted)."""
     step = variant.step
     ptx = compile_ptx(step.source, variant.options, ARCH, step.filename).text
-    loaded, args, best, lanes = host.load(ptx, step.source, step.filename), arguments(n), 1e9, 0
+    loaded, args, best, lanes = (
+        host.load(ptx, step.source, step.filename),
+        arguments(n, n, n),
+        1e9,
+        0,
+    )
     for _ in range(REPEATS):
         watch = Tally() if counted else None
         launch = loaded.launch(step.function, variant.grid(n, n), variant.block, args, watch=watch)

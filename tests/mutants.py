@@ -5,8 +5,8 @@ lack (float4, two buffers, cp.async, work inside a warp, atomics). A `Mutant` is
 text replaced; every replaced text stands in the base exactly once. `kinds` are the findings that
 are right for it, any of them will do; `at` are texts of the broken kernel, at whose lines the
 finding must stand (as its line or its other line). "wrong-result" is a mistake that breaks no rule
-of CUDA: only comparing numbers finds it (run/check.py). A mutant with a proof computes the same as
-its base, bit for bit, and must have no finding.
+of CUDA: only comparing numbers finds it (run/check.py). A mutant with a `proof` does nothing wrong:
+it computes the same numbers as its base, and must have no finding.
 
 tests/test_mutants.py runs this table on the PTX machine, benchmarks/compute_sanitizer.py on a GPU.
 """
@@ -18,11 +18,12 @@ import numpy as np
 from sgemm_lab.ladder import Step, Variant, ladder
 
 Shape = tuple[int, int, int]
+SHAPE = 19, 21, 22  # M, N, K: several tiles each way, none of them whole
 
 
 @dataclass(frozen=True)
 class Base:
-    """A right kernel, launched over C in `slices` layers of blocks that all add to the same C."""
+    """A right kernel; with `slices`, launched in so many layers of blocks that all add to one C."""
 
     variant: Variant
     arch: str = "compute_75"
@@ -31,6 +32,9 @@ class Base:
     @property
     def name(self) -> str:
         return self.variant.step.stem
+
+    def launch(self, shape: Shape = SHAPE, beta: float = 0.0) -> "Launch":
+        return Launch(self.variant, self.arch, shape, beta, self.slices)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Mutant:
     edits: tuple[tuple[str, str], ...]
     kinds: tuple[str, ...] = ()
     at: tuple[str, ...] = ()
-    shape: Shape = (19, 21, 22)
+    shape: Shape = SHAPE
     beta: float = 0.0
     slices: int | None = None
     proof: str = ""
@@ -52,8 +56,8 @@ class Mutant:
         """The broken kernel as a variant, for `check`."""
         source = self.base.variant.step.source
         for old, new in self.edits:
-            assert source.count(old) == 1, f"{self.name}: {old!r} stands {source.count(old)} times"
-            source = source.replace(old, new)
+            at = _place(old, source)
+            source = source[:at] + new + source[at + len(old) :]
         step = replace(self.base.variant.step, text=source)
         return replace(self.base.variant, step=step)
 
@@ -61,10 +65,8 @@ class Mutant:
     def lines(self) -> set[int]:
         """The lines where it must be found; without `at`, that of the text put in first."""
         source = self.variant.step.source
-        places = self.at or (self.edits[0][1],)
-        for text in places:
-            assert source.count(text) == 1, f"{self.name}: {text!r} stands {source.count(text)} times"
-        return {source[: source.index(text)].count("\n") + 1 for text in places}
+        places = [_place(text, source) for text in self.at or (self.edits[0][1],)]
+        return {source[:place].count("\n") + 1 for place in places}
 
     @property
     def launch(self) -> "Launch":
@@ -97,8 +99,27 @@ class Launch:
             C = asarray(np.zeros_like(C))
         else:
             C = asarray(C) if self.beta else empty(C.shape, np.float32)
-        sizes = (np.int32(M), np.int32(N), np.int32(K), np.float32(1))
-        return *sizes, asarray(A), asarray(B), np.float32(self.beta), C
+        sizes = np.int32(M), np.int32(N), np.int32(K)
+        return *sizes, np.float32(1), asarray(A), asarray(B), np.float32(self.beta), C
+
+    def run(self) -> tuple:
+        """On the PTX machine: the findings, and C."""
+        from sgemm_lab.run.backend import ptx  # not at the top: a GPU's launches do without
+        from sgemm_lab.run.profile import profile
+
+        variant, arguments = self.variant, self.arguments(np.asarray, ptx.empty)
+        done = profile(
+            variant.step.source, variant.step.function, self.grid, variant.block, arguments,
+            options=variant.options, arch=self.arch,
+        )  # fmt: skip
+        return done.findings, arguments[-1]
+
+
+def _place(text: str, source: str) -> int:
+    """Where a text stands in a source; it must stand there once."""
+    if source.count(text) != 1:
+        raise ValueError(f"{text!r} stands {source.count(text)} times in the kernel")
+    return source.index(text)
 
 
 # --- the right kernels ---------------------------------------------------------------------------
@@ -247,10 +268,9 @@ __device__ __forceinline__ void copy(float* to, const float* X, int rows,
                                      int cols, unsigned row, unsigned col) {
     const bool inside = row < rows && col < cols;
     const float* from = inside ? &X[(size_t)row * cols + col] : X;
-    const unsigned shared = (unsigned)__cvta_generic_to_shared(to);
-    const int bytes = inside ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" // copy
-                 ::"r"(shared), "l"(from), "r"(bytes));
+    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    int bytes = inside ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(bytes));
 }
 
 extern "C" __global__ void __launch_bounds__(TILE * TILE)
@@ -372,10 +392,16 @@ WRONG = ("wrong-result",)
 WHOLE = (16, 24, 32)  # multiples of every tile
 
 
-def _naive(name, old, new, kinds=(), *at, **more):
-    return Mutant(f"naive: {name}", NAIVE, ((old, new),), kinds, at, **more)
+def _of(base: Base):
+    """A function that makes mutants of a base; `also`: further edits."""
+
+    def mutant(name, old, new, kinds=(), *at, also=(), **more):
+        return Mutant(f"{base.name}: {name}", base, ((old, new), *also), kinds, at, **more)
+
+    return mutant
 
 
+_naive = _of(NAIVE)
 _AB = "sum += A["  # the naive kernel's loads
 
 IN_NAIVE = (
@@ -386,7 +412,8 @@ IN_NAIVE = (
     _naive("<= for < along K", "k < K", "k <= K", OUTSIDE, _AB),
     _naive("index one too high", "row * K + k]", "row * K + k + 1]", OUTSIDE),
     _naive("index one too low, negative", "row * K + k]", "row * K + k - 1]", OUTSIDE),
-    _naive("B read transposed", "(size_t)k * N + col]", "(size_t)col * N + k]", OUTSIDE),
+    _naive("B read transposed", "(size_t)k * N + col]", "(size_t)col * N + k]", OUTSIDE,
+           shape=(19, 30, 22)),
     _naive("rows of A as long as B's", "row * K + k", "row * N + k", OUTSIDE, shape=(19, 30, 22)),
     _naive("C written transposed, leading dimension kept", "row * N + col];", "col * N + row];",
            OUTSIDE, "*c = beta"),
@@ -397,16 +424,12 @@ IN_NAIVE = (
            TWO_BLOCKS, "*c = beta"),
     _naive("two blocks on one tile", "+ blockIdx.y;", "+ blockIdx.y / 2;", TWO_BLOCKS,
            "*c = beta"),
-    _naive("one column of blocks starts at the last one's end", "blockIdx.x * BLOCK_X + threadIdx.x",
-           "blockIdx.x * (BLOCK_X - 1) + threadIdx.x", TWO_BLOCKS, "*c = beta"),
+    _naive("tiles of C overlap", "blockIdx.x * BLOCK_X", "blockIdx.x * (BLOCK_X - 1)", TWO_BLOCKS,
+           "*c = beta"),
 )  # fmt: skip
 
 
-def _tiled(name, old, new, kinds=(), *at, **more):
-    edits = old if isinstance(old, tuple) else ((old, new),)
-    return Mutant(f"tiled: {name}", TILED, edits, kinds, at, **more)
-
-
+_tiled = _of(TILED)
 _STORE_A, _STORE_B = "As[ty][tx] =", "Bs[ty * BS_K + tx * BS_N] ="
 _LOAD_A, _LOAD_B = "row < M && k0 + tx < K ? A[", "k0 + ty < K && col < N ? B["
 _USE = "sums[k % ACCUMULATORS] +="
@@ -416,17 +439,12 @@ _SECOND = "__syncthreads();\n    }\n\n    float sum"
 IN_TILED = (
     _tiled("first barrier dropped", _FIRST, "\n#pragma", RACE, _STORE_A, _USE, shape=(19, 21, 8)),
     _tiled("second barrier dropped", _SECOND, "}\n\n    float sum", RACE, _STORE_A, _USE),
-    _tiled("second barrier moved out of the loop", _SECOND, "}\n    __syncthreads();\n    float sum",
-           RACE, _STORE_B, _USE),
-    _tiled("first barrier moved before the loads", (
-        ("        As[ty][tx] =", "        __syncthreads();\n        As[ty][tx] ="),
-        (_FIRST, "\n#pragma"),
-    ), "", RACE, _STORE_A, _USE),
-    _tiled("first barrier moved between the loads", (
-        ("        Bs[ty * BS_K + tx * BS_N] =",
-         "        __syncthreads();\n        Bs[ty * BS_K + tx * BS_N] ="),
-        (_FIRST, "\n#pragma"),
-    ), "", RACE, _STORE_B, _USE),
+    _tiled("second barrier moved out of the loop", _SECOND,
+           "}\n    __syncthreads();\n    float sum", RACE, _STORE_B, _USE),
+    _tiled("first barrier moved before the loads", _STORE_A, f"__syncthreads();\n{_STORE_A}", RACE,
+           _STORE_A, _USE, also=((_FIRST, "\n#pragma"),)),
+    _tiled("first barrier moved between the loads", _STORE_B, f"__syncthreads();\n{_STORE_B}", RACE,
+           _STORE_B, _USE, also=((_FIRST, "\n#pragma"),)),
     _tiled("first barrier for threads inside C only", _FIRST,
            "if (row < M) __syncthreads();\n\n#pragma", APART),
     _tiled("second barrier for some lanes only", _SECOND,
@@ -436,7 +454,7 @@ IN_TILED = (
     _tiled("early return before the barriers", "float sums[",
            "if (row >= M || col >= N)\n        return;\n    float sums[",
            ("exit-before-barrier",), _FIRST),
-    _tiled("early return of one thread after a barrier", "__syncthreads();\n\n#pragma",
+    _tiled("early return between the barriers", _FIRST,
            "__syncthreads();\n        if (row >= M)\n            return;\n\n#pragma",
            ("exit-before-barrier",), "__syncthreads();\n    }"),
     _tiled("loop left by threads past K", "        As[ty][tx] =",
@@ -461,16 +479,10 @@ IN_TILED = (
            shape=(19, 14, 30)),
     _tiled("A read transposed", "(size_t)row * K + k0 + tx]", "(size_t)(k0 + tx) * K + row]",
            OUTSIDE, shape=(11, 14, 30)),
-    _tiled("uninitialised tail of As", (
-        ("As[ty][tx] =\n            row < M && k0 + tx < K ? A[(size_t)row * K + k0 + tx] : 0.0f;",
-         "if (row < M && k0 + tx < K)\n            As[ty][tx] = A[(size_t)row * K + k0 + tx];"),
-    ), "", UNWRITTEN, _USE, shape=(19, 21, 5)),
-    _tiled("uninitialised tail of Bs", (
-        ("Bs[ty * BS_K + tx * BS_N] =\n            k0 + ty < K && col < N ? B[(size_t)(k0 + ty) * N "
-         "+ col] : 0.0f;",
-         "if (k0 + ty < K && col < N)\n            Bs[ty * BS_K + tx * BS_N] = "
-         "B[(size_t)(k0 + ty) * N + col];"),
-    ), "", UNWRITTEN, _USE, shape=(19, 21, 5)),
+    _tiled("uninitialised tail of As", _STORE_A, f"if (k0 + tx < K)\n            {_STORE_A}",
+           UNWRITTEN, _USE, shape=(19, 21, 5)),
+    _tiled("uninitialised tail of Bs", _STORE_B, f"if (k0 + ty < K)\n            {_STORE_B}",
+           UNWRITTEN, _USE, shape=(19, 21, 5)),
     _tiled("As written by all columns of threads to one", _STORE_A, "As[ty][0] =", BOTH_WRITE),
     _tiled("Bs written by all rows of threads to one", _STORE_B, "Bs[tx * BS_N] =", BOTH_WRITE),
     _tiled("As shifted by one", _STORE_A, "As[ty][tx + 1] =", (*BOTH_WRITE, *UNWRITTEN)),
@@ -488,16 +500,12 @@ IN_TILED = (
         "If TILE does not divide K, both conditions hold for the same k0. Else there is one more "
         "turn, k0 = K: all threads take it, so all reach its barriers; both loads are guarded by "
         "k0 + … < K, so it reads nothing and fills both tiles with +0. It then adds +0·+0 to the "
-        "sums, which changes only a −0; but a sum starts as +0 and rounding to nearest gives "
-        "+0 + ±0 = +0, x − x = +0, so it is never −0."
+        "sums: that changes no number, only a −0 (left by a product that underflowed) to +0."
     )),
 )  # fmt: skip
 
 
-def _vector(name, old, new, kinds=(), *at, **more):
-    return Mutant(f"vector: {name}", VECTOR, ((old, new),), kinds, at, **more)
-
-
+_vector = _of(VECTOR)
 IN_VECTOR = (
     _vector("float4 load on an odd row", " && cols % 4 == 0", "", ODD, "*(const float4*)x"),
     _vector("float4 store on an odd row", " && N % 4 == 0", "", ODD, "*(float4*)c"),
@@ -508,15 +516,15 @@ IN_VECTOR = (
             "v.x = x[0]"),
     _vector("float4 store although the row ends", "col + 3 < N && ", "", TWO_BLOCKS + OUTSIDE,
             "*(float4*)c", shape=(19, 20, 24)),
-    _vector("padding that breaks the alignment", "float As[TILE][TILE];", "float As[TILE][TILE + 1];",
-            ODD, "*(float4*)&As"),
+    _vector("padding that breaks the alignment", "float As[TILE][TILE];",
+            "float As[TILE][TILE + 1];", ODD, "*(float4*)&As"),
     _vector("threads three apart", "tx = 4 * threadIdx.x", "tx = 3 * threadIdx.x", ODD,
             "*(float4*)&As", shape=(20, 21, 22)),
     _vector("first barrier dropped", "__syncthreads(); // tiles complete", "", RACE,
             "*(float4*)&Bs[ty]", "float4 b ="),
     _vector("second barrier dropped", "__syncthreads(); // tiles used up", "", RACE,
             "*(float4*)&As", "float a ="),
-    _vector("checks the first of the four only", "col + 3 < cols", "col < cols", proof=(
+    _vector("checks the first of the four only", "col + 3 < cols &&", "col < cols &&", proof=(
         "The term is evaluated only together with cols % 4 == 0, and every call passes a col that "
         "is a multiple of 4 (k0 and blockIdx.x * TILE are multiples of 16, tx of 4). Among "
         "multiples of 4, col < cols means col + 4 <= cols, which is col + 3 < cols. Where "
@@ -525,10 +533,7 @@ IN_VECTOR = (
 )  # fmt: skip
 
 
-def _double(name, old, new, kinds=(), *at, **more):
-    return Mutant(f"doubled: {name}", DOUBLE, ((old, new),), kinds, at, **more)
-
-
+_double = _of(DOUBLE)
 _BUFFER = "sum += As[stage][ty][k] * Bs[stage][k][tx];"
 
 IN_DOUBLE = (
@@ -545,7 +550,8 @@ IN_DOUBLE = (
             "Bs[stage ^ 1][ty][tx] = b"),
     _double("next buffer counted up", "Bs[stage ^ 1]", "Bs[stage + 1]", OUTSIDE,
             "Bs[stage + 1][ty][tx] = b"),
-    _double("next tile unchecked along K", "row < M && ka < K", "row < M", OUTSIDE),
+    _double("next tile unchecked along K", "row < M && ka < K", "row < M", OUTSIDE,
+            "float a = row < M ?"),
     _double("next tile one too far", "ka = k0 + TILE + tx", "ka = k0 + TILE + tx + 1", WRONG),
     _double("barrier left out after the last tile", "__syncthreads(); // next tiles complete",
             "if (k0 + TILE < K) __syncthreads(); // next tiles complete", proof=(
@@ -558,11 +564,8 @@ IN_DOUBLE = (
 )  # fmt: skip
 
 
-def _async(name, old, new, kinds=(), *at, **more):
-    return Mutant(f"async: {name}", ASYNC, ((old, new),), kinds, at, **more)
-
-
-_COPY = "// copy"
+_async = _of(ASYNC)
+_COPY = "cp.async.ca"
 _WAIT = 'asm volatile("cp.async.wait_group 1;" ::: "memory");'
 _COMPLETE = "__syncthreads(); // tiles complete"
 
@@ -579,19 +582,16 @@ IN_ASYNC = (
            f"__syncthreads();\n        {_WAIT}", RACE, _COPY, _BUFFER),
     _async("last barrier dropped", "__syncthreads(); // tiles used up", "", (*RACE, *UNFINISHED),
            _COPY, _BUFFER),
-    _async("copies into the stage in use", "other = stage ^ 1", "other = stage", (*RACE, *UNFINISHED),
-           _COPY, _BUFFER),
-    _async("copies outside the matrix, too", "bytes = inside ? 4 : 0;\n",
-           "bytes = 4;\n    from = &X[(size_t)row * cols + col];\n", OUTSIDE, _COPY),
-    _async("copies of 8 bytes from odd places", "[%1], 4, %2", "[%1], 8, %2", ODD, _COPY),
+    _async("copies into the stage in use", "other = stage ^ 1", "other = stage",
+           (*RACE, *UNFINISHED), _COPY, _BUFFER),
+    _async("copies outside the matrix, too", "bytes = inside ? 4 : 0;",
+           "bytes = 4;\n    from = &X[(size_t)row * cols + col];", OUTSIDE, _COPY),
+    _async("copies of 8 bytes from odd places", "[%1], 4, %2", "[%1], 8, %2", ODD),
     _async("tile of A shifted by one", "A, M, K, row, tx)", "A, M, K, row, tx + 1)", WRONG),
 )  # fmt: skip
 
 
-def _warp(name, old, new, kinds=(), *at, **more):
-    return Mutant(f"warps: {name}", WARP, ((old, new),), kinds, at, **more)
-
-
+_warp = _of(WARP)
 _HALVE = "part[warp][lane] += part[warp][lane + step]"
 
 IN_WARP = (
@@ -600,9 +600,9 @@ IN_WARP = (
     _warp("__syncwarp of the loop missing", "__syncwarp(); // halved", "", RACE, _HALVE),
     _warp("__syncwarp of half of the lanes", "__syncwarp(); // halved", "__syncwarp(0xffff);",
           ("warp-mask",)),
-    _warp("all lanes add", "if (lane < step)", "", (*RACE, *BOTH_WRITE), _HALVE),
+    _warp("all lanes add", "if (lane < step)", "", (*RACE, *OUTSIDE), _HALVE),
     _warp("first step over the next warp", "step = 16", "step = 32", (*RACE, *OUTSIDE), _HALVE),
-    _warp("part too small", "part[WARPS][32]", "part[WARPS][31]", BOTH_WRITE,
+    _warp("part too small", "part[WARPS][32]", "part[WARPS][31]", (*BOTH_WRITE, *OUTSIDE),
           "part[warp][lane] = sum"),
     _warp("all lanes store", "if (lane == 0 && row < M)", "if (row < M)", (*RACE, *BOTH_WRITE),
           "*c = beta", beta=0.5),
@@ -610,10 +610,7 @@ IN_WARP = (
 )  # fmt: skip
 
 
-def _split(name, old, new, kinds=(), *at, **more):
-    return Mutant(f"split: {name}", SPLIT, ((old, new),), kinds, at, **more)
-
-
+_split = _of(SPLIT)
 _ATOMIC = "atomicAdd(&C[(size_t)row * N + col], alpha * sum);"
 
 IN_SPLIT = (

@@ -48,6 +48,7 @@ class RawModule:
     ):
         self.code, self.options, self.filename = code, tuple(options), filename
         self.name_expressions = tuple(name_expressions or ())
+        self._loaded = None
 
     def compile(self) -> None:
         """Compile now. Raises CompileError with the lines around each error."""
@@ -60,10 +61,11 @@ class RawModule:
 
     def get_function(self, name: str) -> "RawKernel":
         ptx = self._ptx()
-        loaded = host.load(ptx.text, self.code, self.filename)
+        if self._loaded is None:  # its functions share its __device__ variables
+            self._loaded = host.load(ptx.text, self.code, self.filename)
         lowered = ptx.names.get(name, name)
-        loaded.module.kernel(lowered)
-        return RawKernel(self.code, name, _loaded=(loaded, lowered))
+        self._loaded.module.kernel(lowered)
+        return RawKernel(self.code, name, _loaded=(self._loaded, lowered))
 
 
 class RawKernel:

@@ -48,8 +48,9 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Profile:
-    """What one launch did. `.counters` holds the exact counts, `.findings` what is wrong with it
-    (None: nobody looked), `.seconds` how long this took here.
+    """What one launch did. `.counters` holds the exact counts as the chip executes the kernel,
+    `.written` the same as the PTX has them, before the assembler merges loads and stores;
+    `.findings` what is wrong (None: nobody looked), `.seconds` how long this took here.
 
     After a fault the counts are what they were when the launch stopped. The seconds are those of
     the PTX machine and say nothing about a GPU.
@@ -59,6 +60,7 @@ class Profile:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     counters: Counters
+    written: Counters
     seconds: float = field(compare=False)
     findings: tuple[Finding, ...] | None = None
 
@@ -69,6 +71,12 @@ class Profile:
             for f in fields(Counters)
             if f.name in _LABELS and getattr(self.counters, f.name)
         ]
+
+    def compare(self, other: "Profile"):
+        """This launch's counters beside another's, as a table."""
+        from sgemm_lab.show import charts  # pictures build on profiles, not the other way round
+
+        return charts.moves((self.name, self), (other.name, other))
 
     def __repr__(self) -> str:
         rows = [(label, f"{count:,}") for label, count in self.rows()]
@@ -146,8 +154,8 @@ def profile(
     for arg, array in zip(args, local, strict=True):
         if array is not arg and getattr(arg, "ndim", 0):
             arg.set(array)
-    counters = tally.result(launch.program)
-    return Profile(name, launch.grid, launch.block, counters, seconds, findings)
+    executed, written = (tally.result(launch.program, written=view) for view in (False, True))
+    return Profile(name, launch.grid, launch.block, executed, written, seconds, findings)
 
 
 class _Orders:
@@ -198,19 +206,25 @@ def profile_variant(variant: Variant | Step, M: int, N: int, K: int) -> Profile:
             f"M={M}, N={N}, K={K}: the matrices take {needed / 2**30:,.1f} GiB; here they may take "
             f"{MOST_BYTES >> 30}. A smaller product shows the same: counts grow evenly with it."
         )
-    rng, step = np.random.default_rng(0), variant.step
-    A, B = (rng.standard_normal(shape, dtype=np.float32) for shape in ((M, K), (K, N)))
-    C = ptx.empty((M, N), np.float32)
-    sizes = np.int32(M), np.int32(N), np.int32(K)
+    step = variant.step
     return profile(
         step.source,
         step.function,
         variant.grid(M, N),
         variant.block,
-        (*sizes, np.float32(1), A, B, np.float32(0), C),
+        arguments(M, N, K),
         options=variant.options,
         filename=step.filename,
     )
+
+
+def arguments(M: int, N: int, K: int) -> tuple:
+    """What every kernel of the ladder takes, for C = A·B of random matrices: (M, N, K, alpha, A, B,
+    beta, C) with alpha 1, beta 0, and nothing written to C yet. The same at every call."""
+    rng = np.random.default_rng(0)
+    A, B = (rng.random(shape, dtype=np.float32) - 0.5 for shape in ((M, K), (K, N)))
+    C = ptx.empty((M, N), np.float32)
+    return np.int32(M), np.int32(N), np.int32(K), np.float32(1), A, B, np.float32(0), C
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from sgemm_lab.ladder import Step, Variant
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import ARCH
 from sgemm_lab.run.check import EPS
+from sgemm_lab.run.profile import arguments
 from sgemm_lab.simt import host
 from sgemm_lab.simt.counters import SECTOR, Counters, Tally
 
@@ -45,13 +46,10 @@ def sample(variant: Variant | Step, M: int, N: int, K: int, arch: str = ARCH) ->
     variant = variant() if isinstance(variant, Step) else variant
     if not (M and N):
         raise ValueError(f"a product of {M}×{N} has no blocks to count")
-    rng, step = np.random.default_rng(0), variant.step
-    A, B = (rng.random(shape, dtype=np.float32) - 0.5 for shape in ((M, K), (K, N)))
-    C = np.empty((M, N), np.float32)
+    step, args = variant.step, arguments(M, N, K)
+    *_, A, B, _, C = args
     ptx = nvrtc.compile_ptx(step.source, variant.options, arch, step.filename).text
     loaded, grid = host.load(ptx, step.source, step.filename), variant.grid(M, N)
-    sizes = np.int32(M), np.int32(N), np.int32(K)
-    args = (*sizes, np.float32(1), A, B, np.float32(0), C)
     firsts, counts = kinds(variant, M, N, K)
     total, worst = [], 0.0
     for number, times in zip(firsts, counts, strict=True):

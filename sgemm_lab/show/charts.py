@@ -391,7 +391,12 @@ def moves(
             marked.append(f"×{values[1] / values[0]:.2g}" if values[0] and values[1] else "–")
         cells.append([label, *marked])
     size = f"{M}³" if M == N == K else f"{M}×{N}×{K}"
-    header = [f"counted at {size}", *names, *(["change"] if other is not None else [])]
+    given = all(isinstance(each, Variant) for each in (this, other) if each is not None)
+    header = [
+        f"counted at {size}" if given else "counted",
+        *names,
+        *(["change"] if other is not None else []),
+    ]
     html = f'<figure class="lab">{STYLE}{table_html(header, cells)}</figure>'
     return Bundle(html, table_text(header, cells))
 

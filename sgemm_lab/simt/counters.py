@@ -229,7 +229,7 @@ class Tally:
         """(as written?, counter, amount) of one execution of a memory instruction."""
         name, cost = _MEASURES[space, access.kind]
         active = batch.active_lanes().reshape(-1, WARP)
-        warps = self.active_warps(batch)
+        warps = self.active_warps(batch) - batch.repeated
         amounts: Counter = Counter()
         for written, pieces in ((True, ((0, access.size),)), (False, access.executed)):
             for offset, size in pieces:
@@ -242,8 +242,7 @@ class Tally:
                 elif key in reach.notes:
                     found = reach.notes[key]
                 else:
-                    addresses = _by_warp(batch, reach, first)
-                    found = reach.notes[key] = _of_alike(cost, addresses, active, 8 * size)
+                    found = reach.notes[key] = _cost(batch, reach, first, active, 8 * size, cost)
                 amounts[written, name] += warps
                 for unit, amount in found:
                     amounts[written, (name, unit)] += amount
@@ -279,21 +278,23 @@ class Tally:
         )
 
 
-def _of_alike(cost, addresses: np.ndarray, active: np.ndarray, width: int) -> tuple:
+def _cost(batch: Batch, reach: Reach, start: int, active: np.ndarray, width: int, cost) -> tuple:
     """`cost` of all warps. Where all touch the same pattern at different places, which is the rule,
     one warp for each phase of the pattern within a sector is enough: banks and sectors repeat.
     """
-    first = addresses[:, :1]
-    if len(addresses) > 1 and active.all() and (addresses - first == addresses[0] - first[0]).all():
-        _, rows, times = np.unique(first % SECTOR, return_index=True, return_counts=True)
-        parts = [
-            (cost(addresses[[r]], active[[r]], width), t) for r, t in zip(rows, times, strict=True)
-        ]
-        units = [unit for unit, _ in parts[0][0]]
-        return tuple(
-            (unit, sum(int(t) * part[n][1] for part, t in parts)) for n, unit in enumerate(units)
-        )
-    return cost(addresses, active, width)
+    if batch.mask is None and len(reach.relative) > WARP:
+        relative = reach.relative.reshape(-1, WARP)
+        if (relative == relative[:, :1] + (relative[0] - relative[0, 0])).all():
+            phases = (relative[:, 0].astype(np.int64) + start) % SECTOR
+            times = np.bincount(phases, minlength=SECTOR)
+            total: Counter = Counter()
+            for phase in np.flatnonzero(times):
+                row = int(np.argmax(phases == phase))
+                addresses = relative[row : row + 1].astype(np.int64) + start
+                for unit, amount in cost(addresses, active[:1], width):
+                    total[unit] += amount * int(times[phase])
+            return tuple(total.items())
+    return cost(_by_warp(batch, reach, start), active, width)
 
 
 def _by_warp(batch: Batch, reach: Reach, start: int) -> np.ndarray:

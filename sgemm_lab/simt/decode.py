@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from . import opcodes
-from .memory import LOCAL_WINDOW, SHARED_WINDOW, UNSIGNED, Shifted
+from .memory import LOCAL_WINDOW, SHARED_WINDOW, UNSIGNED, SeveralArrays, Shifted
 from .opcodes import DTYPES
 from .ptx import SIZES, Address, Imm, Instruction, Kernel, PtxError, Reg, Symbol, Vector, gathers
 from .ptxas import executed
@@ -396,6 +396,7 @@ class Access:
     unit: int  # bytes of one component
     count: int  # components: 1, 2, 4
     pieces: tuple[tuple[int, int], ...] | None = None  # (offset, bytes) executed for it: ptxas.py
+    aligned: int = 0  # bytes that its address must be a multiple of; 0: its size
 
     @cached_property
     def executed(self) -> tuple[tuple[int, int], ...]:
@@ -407,8 +408,25 @@ class Access:
         return self.unit * self.count
 
     @cached_property
+    def boundary(self) -> int:
+        return self.aligned or self.size
+
+    @cached_property
     def line(self) -> int:
         return self.ins.line
+
+
+def _by_array(step: Callable) -> Callable:
+    """An instruction whose lanes address several arrays is done for one array after another."""
+
+    def each(m):
+        try:
+            step(m)
+        except SeveralArrays as several:
+            for _ in m.one_by_one(several.groups):
+                step(m)
+
+    return each
 
 
 _SPACES = ("global", "shared", "local", "const", "param")
@@ -457,7 +475,7 @@ def _ld(program: Program, ins: Instruction):
             if to is not None:
                 m.write(to, extend(value) if extend else value)
 
-    return ld
+    return _by_array(ld)
 
 
 def _extension(program: Program, ins: Instruction, target):
@@ -518,7 +536,7 @@ def _st(program: Program, ins: Instruction):
                 lanes = elements[mask] if len(elements) > 1 else elements
                 place[lanes] = value[mask] if len(value) > 1 else value
 
-    return st
+    return _by_array(st)
 
 
 def _atom(program: Program, ins: Instruction):
@@ -549,7 +567,7 @@ def _atom(program: Program, ins: Instruction):
         if to is not None:
             m.write(to, old)
 
-    return atom
+    return _by_array(atom)
 
 
 def _cp(program: Program, ins: Instruction):

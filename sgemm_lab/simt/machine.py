@@ -12,15 +12,28 @@ reads that register (its live registers say so): a guard around a whole loop cos
 Lanes park at a barrier and go on when every lane of their block that hasn't returned has arrived.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from math import prod
 
 import numpy as np
 
 from .decode import BOOL, WARP, Access, Program
-from .memory import POISON, SHARED_WINDOW, GlobalMemory, Reach, Shifted, Space
+from .memory import (
+    POISON,
+    SHARED_WINDOW,
+    WINDOW,
+    GlobalMemory,
+    Reach,
+    SeveralArrays,
+    Shifted,
+    Space,
+)
 from .ptx import PtxError
 
 LANES = 1 << 15  # lanes a batch aims for: its vectors then fit in a core's L2 cache
+OWN_BYTES = 1 << 28  # shared and local memory that a batch may take
 EXIT = -1
 
 
@@ -69,6 +82,12 @@ def _all_of(methods: list[Callable]) -> Callable:
             method(*args)
 
     return call
+
+
+@cache
+def _shorter(access: Access, words: int) -> Access:
+    """A copy's source of which only some words are read, aligned as the whole."""
+    return replace(access, count=words, aligned=access.size)
 
 
 class Copy:
@@ -131,6 +150,7 @@ class Batch:
             lane = np.tile(np.arange(padded), len(numbers))
             self.mask = self.alive = lane < threads
         self.count = self.living = len(numbers) * threads
+        self.repeated = 0  # active warps whose access was counted already: see one_by_one
         self.kept: frozenset[int] | _Everything = frozenset()
         self.spaces = {
             "shared": self.own("shared", launch.shared_size, len(numbers), padded),
@@ -240,7 +260,7 @@ class Batch:
         if (
             position < 0
             or position + reach.span + access.size > size
-            or (start | reach.low_bits) & (access.size - 1)
+            or (start | reach.low_bits) & (access.boundary - 1)
             or (
                 access.kind != "load"
                 and name == "global"
@@ -261,12 +281,40 @@ class Batch:
         if reach.vec.itemsize == 4:
             addresses = addresses & np.uint64(0xFFFFFFFF)
         active = np.flatnonzero(self.active_lanes())
+        windows, first = np.unique(addresses[active] // np.uint64(WINDOW), return_index=True)
+        if len(windows) > 1:
+            here = addresses // np.uint64(WINDOW)
+            groups = [(here == windows[n]) & self.active_lanes() for n in np.argsort(first)]
+            raise self.several(access, sorted(active[first]), groups)
         for lane in active:
             self.check_lane(access, int(lane), int(addresses[lane]))
-        raise PtxError(
-            f"{self.program.kernel.name}, line {access.line}: one instruction whose lanes address "
-            "different arrays is not covered by the PTX machine"
+        raise AssertionError(f"line {access.line}: an access that no lane is to blame for")
+
+    def several(self, access: Access, lanes: list, groups: list) -> SeveralArrays:
+        """The exception for lanes that address several arrays; `lanes`: the first of each."""
+        one, other = (self.thread_of(int(lane)) for lane in lanes[:2])
+        return SeveralArrays(
+            f"{self.launch.at_line(access.line)}: thread {one[0]} of block {one[1]} and thread "
+            f"{other[0]} of block {other[1]} address different arrays in one {access.ins.opcode}, "
+            "which is not covered by the PTX machine",
+            groups,
         )
+
+    def one_by_one(self, groups: list[np.ndarray]) -> Iterator[np.ndarray]:
+        """Make one group of lanes after another the active ones. Whoever counts is told, by
+        `repeated`, how many of a group's warps an earlier one had."""
+        saved = self.mask, self.count, self.kept
+        seen = np.zeros(self.lanes // WARP, bool)
+        try:
+            for lanes in groups:
+                warps = lanes.reshape(-1, WARP).any(axis=1)
+                self.repeated = int(np.count_nonzero(warps & seen))
+                seen |= warps
+                self.mask, self.count, self.kept = lanes, int(lanes.sum()), _Everything()
+                yield lanes
+        finally:
+            self.mask, self.count, self.kept = saved
+            self.repeated = 0
 
     def check_lane(self, access: Access, lane: int, address: int) -> None:
         """Raise the Fault of this lane's access, if it has one."""
@@ -291,6 +339,8 @@ class Batch:
             )
         else:
             position, size, region = address, self.spaces[name].size, None
+            bits = 64 if position >> 32 else 32
+            position -= (position >> bits - 1) << bits  # an address below zero
             element = f"byte {position} of {name} memory"
             owner = "the block" if name == "shared" else "a thread"
             whole = f"{owner} has {size} bytes of it"
@@ -298,16 +348,23 @@ class Batch:
         if position < 0 or position + access.size > size:
             end = "before its beginning" if position < 0 else "past its end"
             what = f"{verb} {element}, {end}: {whole}"
-        elif position % access.size:
-            size, kind = access.size, "misaligned"
+        elif position % access.boundary:
+            size, kind = access.boundary, "misaligned"
             what = f"{verb} {size} bytes at {element}, which is not a multiple of {size} bytes"
         elif region is not None and not region.writeable and access.kind in ("store", "atomic"):
-            what = f"{verb} {element}, a read-only array"
+            what = f"{verb} {element}, but {region.name} is read-only: its flags.writeable is off"
         else:
             return
         fault = self.fault(kind, what, access.line, lane)
         fault.element = element
         raise fault
+
+    def thread_of(self, lane: int) -> tuple[tuple, tuple]:
+        """(thread, block) of a lane, with as many coordinates as the launch uses."""
+        launch = self.launch
+        number, t = int(self.numbers[lane // self.padded]), lane % self.padded
+        block, thread = unravel(number, launch.grid), unravel(t, launch.block)
+        return short(thread, launch.block), short(block, launch.grid)
 
     def fault(self, kind: str, what: str, line: int, lane: int) -> Fault:
         launch = self.launch
@@ -320,25 +377,25 @@ class Batch:
 
     def start_copy(self, put: Access, get: Access, given: int | None) -> None:
         places, to = self.locate(put)
-        saved = self.mask, self.count, self.kept
-        words = None
-        if given is not None:  # a source shorter than the copy: the rest is zero
-            size = self.registers[given].view("u4")
-            words = np.broadcast_to(size // 4, self.lanes)
-            reads = self.active_lanes() & (words > 0)
-            if (words[reads] != put.count).any() and (size % 4).any():
-                raise PtxError(
-                    f"line {put.line}: cp.async with a source size that is not 0, 4, 8, 12 or 16"
-                )
-            self.mask, self.count = reads, int(np.count_nonzero(reads))
         fetched = np.zeros((put.count, self.lanes), "u4")
-        if self.count:
-            units, elements = self.locate(get)
-            for n in range(put.count):
-                fetched[n] = units[n:].take(elements, mode="clip")
-        if words is not None:
-            fetched *= np.arange(put.count)[:, None] < np.where(self.active_lanes(), words, 0)
-        self.mask, self.count, self.kept = saved
+        groups = {put.count: None}
+        if given is not None:  # a source shorter than the copy: the rest is zero
+            size = np.broadcast_to(self.registers[given].view("u4"), self.lanes)
+            active = self.active_lanes()
+            sizes = np.unique(size[active])
+            if (sizes % 4).any() or (sizes > put.size).any():
+                raise PtxError(
+                    f"{self.launch.at_line(put.line)}: cp.async of {put.size} bytes with a source "
+                    f"size of {', '.join(map(str, sizes))}; it must be a multiple of 4 up to that"
+                )
+            groups = {int(n) // 4: active & (size == n) for n in sizes[::-1] if n}
+        masks = [None] if given is None else self.one_by_one([*groups.values()])
+        for words, lanes in zip(groups, masks, strict=True):
+            part = get if words == get.count else _shorter(get, words)
+            units, elements = self.locate(part)
+            here = True if lanes is None else lanes
+            for n in range(words):
+                np.copyto(fetched[n], units[n:].take(elements, mode="clip"), where=here)
         copy = Copy(self.commits, self.mask, places, to, fetched)
         self.copies.append(copy)
         if self.watch is not None:
@@ -480,12 +537,12 @@ class Batch:
                 _, following, numbers, line = exit
                 if self.watch is not None:
                     self.watch.barrier(self, at)
-                name, *size = (int(self.registers[s].view("u4")[0]) for s in numbers)
-                if self.count == self.living and not size:
+                names = self.barrier_names(numbers, line)
+                if self.count == self.living and len(names) == 1 and len(numbers) == 1:
                     if self.watch is not None:
-                        self.watch.released(self, [(following, self.mask, (name,), line)])
+                        self.watch.released(self, [(following, self.mask, *names, line)])
                     return self.go(following, self.mask, self.count, fronts)
-                parked.append((following, self.active_lanes(), (name, *size), line))
+                parked += [(following, lanes, name, line) for name, lanes in names.items()]
             case "switch":
                 choice = np.broadcast_to(self.registers[exit[1]].view("u4"), self.lanes)
                 for number, target in enumerate(exit[2]):
@@ -494,6 +551,25 @@ class Batch:
                         self.go(target, lanes, some, fronts)
             case "return":
                 self.go(EXIT, self.mask, self.count, fronts)
+
+    def barrier_names(self, numbers: list[int], line: int) -> dict[tuple, np.ndarray]:
+        """{(barrier, threads if given): lanes that arrive there}. Raises PtxError where the lanes
+        of a warp do not agree."""
+        values = [self.registers[slot].view("u4") for slot in numbers]
+        active = self.active_lanes()
+        if all(len(value) == 1 for value in values):
+            return {tuple(int(value[0]) for value in values): active}
+        rows = np.stack([np.broadcast_to(value, self.lanes) for value in values], axis=1)
+        warps, on = rows.reshape(-1, WARP, len(values)), active.reshape(-1, WARP)
+        leader = warps[np.arange(len(warps)), on.argmax(axis=1)]
+        if (on & (warps != leader[:, None]).any(axis=2)).any():
+            raise PtxError(
+                f"{self.launch.at_line(line)}: threads of one warp are at different barriers"
+            )
+        return {
+            tuple(map(int, row)): active & (rows == row).all(axis=1)
+            for row in np.unique(rows[active], axis=0)
+        }
 
     def go(self, target: int, mask, count: int, fronts: dict) -> None:
         if target == EXIT:
@@ -520,7 +596,7 @@ class Batch:
         parked.clear()
         for following, mask, name, line in waiting:
             expected = name[1] if len(name) > 1 else living
-            ready = np.repeat(arrived[name] == expected, self.padded)
+            ready = np.repeat(arrived[name] >= expected, self.padded)
             going, staying = mask & ready, mask & ~ready
             if some := int(np.count_nonzero(going)):
                 self.go(following, None if some == self.lanes else going, some, fronts)
@@ -590,16 +666,17 @@ class Launch:
         watch = watch if isinstance(watch, tuple | None) else (watch,)
         self.watch = Watchers(watch) if watch else None
         self.grid, self.block = ((*extent, 1, 1)[:3] for extent in (grid, block))
-        self.threads = int(np.prod(self.block))
+        self.threads = prod(self.block)
         self.shared_size = program.shared_size + shared_mem
         self.file = list(program.file)
         for slot, offset, dtype in program.params:
             self.file[slot] = np.frombuffer(params, dtype, 1, offset).copy()
         for slot, name, offset in program.symbols:
             self.file[slot] = np.array([symbols[name] + offset], "u8")
-        total = self.grid[0] * self.grid[1] * self.grid[2]
-        self.numbers = np.arange(total) if blocks is None else np.asarray(blocks)
-        self.batch = max(1, lanes // (-(-self.threads // WARP) * WARP))
+        self.numbers = range(prod(self.grid)) if blocks is None else blocks
+        padded = -(-self.threads // WARP) * WARP
+        own = self.shared_size + program.local_size * padded  # bytes of a block
+        self.batch = max(1, min(lanes // padded, OWN_BYTES // max(own, 1)))
 
     def at_line(self, line: int) -> str:
         """ "tiled, line 57 of kernels/02_tiled.cu", for messages."""
@@ -610,7 +687,7 @@ class Launch:
         """Run all blocks, some at a time; `progress(done, total)` after each batch."""
         with np.errstate(all="ignore"):
             for first in range(0, len(self.numbers), self.batch):
-                numbers = self.numbers[first : first + self.batch]
+                numbers = np.asarray(self.numbers[first : first + self.batch])
                 Batch(self, numbers).run()
                 if progress:
                     progress(first + len(numbers), len(self.numbers))

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .ptx import PtxError
+
 WINDOW = 1 << 40
 SHARED_WINDOW = 1 << 60  # where generic addresses of shared memory begin
 LOCAL_WINDOW = 1 << 61  # and those of local memory
@@ -72,6 +74,14 @@ class Reach:
                 found = found + space.lane_bytes // unit
             self.notes[key] = found
         return found
+
+
+class SeveralArrays(PtxError):
+    """The lanes of one access address several arrays; groups: a mask of lanes for each."""
+
+    def __init__(self, message: str, groups: list[np.ndarray]):
+        super().__init__(message)
+        self.groups = groups
 
 
 @dataclass
@@ -142,6 +152,8 @@ class GlobalMemory:
         for region in self.regions.values():
             place = region.data.ctypes.data, region.nbytes
             if array.nbytes and place == (array.ctypes.data, array.nbytes):
+                if array.flags.writeable and not region.writeable:  # a read-only view came first
+                    region.data, region.writeable = array.reshape(-1).view(np.uint8), True
                 return region.base
         window = len(self.regions) + 1
         base = window * WINDOW + WINDOW // 2

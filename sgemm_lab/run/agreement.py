@@ -1,0 +1,55 @@
+"""The PTX machine's counters against what Nsight Compute counted on a GPU."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sgemm_lab.ladder import ladder
+from sgemm_lab.paths import MEASUREMENTS
+from sgemm_lab.run.backend import ARCH
+from sgemm_lab.run.sample import sample
+
+COUNTED = MEASUREMENTS / "ncu_h200.json"  # written by benchmarks/hardware_counters.py
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """`equal` of `total` numbers per counter, over `launches`; `differences` are sentences."""
+
+    gpu: str
+    launches: int
+    equal: Counter
+    total: Counter
+    differences: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        wide = max(map(len, self.total))
+        lines = [f"{self.launches} launches on {self.gpu}, numbers that are equal:"]
+        lines += [f"  {n:<{wide}}  {self.equal[n]:>4} of {self.total[n]}" for n in self.total]
+        return "\n".join([*lines, *(f"  differs: {each}" for each in self.differences)])
+
+
+def agreement(sizes: Iterable[tuple[int, int, int]] | None = None, arch: str = ARCH) -> Agreement:
+    """Count every launch that was counted on the GPU (of these sizes M, N, K) and compare.
+
+    Launches of an older version of a kernel are left out.
+    """
+    wanted = None if sizes is None else set(map(tuple, sizes))
+    record = json.loads(COUNTED.read_text(encoding="utf-8"))
+    equal, total, differences, launches = Counter(), Counter(), [], 0
+    for row in record["rows"]:
+        size = row["M"], row["N"], row["K"]
+        variant = ladder[row["step"]](**row["macros"])
+        if row["source_hash"] != variant.source_hash or (wanted and size not in wanted):
+            continue
+        launches += 1
+        ours = sample(variant, *size, arch).counters
+        for name, theirs in row["counters"].items():
+            total[name] += 1
+            if getattr(ours, name) == theirs:
+                equal[name] += 1
+            else:
+                where = f"{variant.key} at {size}: {name} is {getattr(ours, name)}, not {theirs}"
+                differences.append(where)
+    return Agreement(record["gpu_name"], launches, equal, total, tuple(differences))
