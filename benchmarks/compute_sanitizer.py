@@ -1,6 +1,6 @@
 """Who finds the planted bugs of tests/mutants.py: NVIDIA's compute-sanitizer, and the PTX machine.
 
-    python benchmarks/compute_sanitizer.py [--out FILE] [--commit HASH] [--jobs 6] [--raw DIR]
+    python benchmarks/compute_sanitizer.py [--out FILE] [--commit HASH] [--jobs 6] [--limit 360]
     python benchmarks/compute_sanitizer.py --dry          the commands, on any machine
     python benchmarks/compute_sanitizer.py --ours         what the PTX machine finds, anew: no GPU
 
@@ -48,9 +48,10 @@ TOOLS = {  # tool → its options; errors of the API are consequences of what is
 }
 EVERYWHERE = "--initcheck-address-space"  # with "all" initcheck looks at shared memory too, if new
 PATIENCE = 25  # seconds for a run
-LIMIT = 360  # seconds for all
+LIMIT = 360  # seconds for all runs
 SHOWN = 20  # reports that a run prints
 FILE = "kernel.cu"  # what reports call the source
+OVER = "The launch is over."  # what a process prints that came so far
 
 _SUMMARY = re.compile(
     r"(?:ERROR SUMMARY: |RACECHECK SUMMARY: \d+ hazards? displayed \()(\d+) error"
@@ -76,7 +77,7 @@ def launch(name: str) -> None:
     cupy.cuda.set_allocator(None)
     chosen = subjects()[name]
     variant = chosen.variant
-    options = ("--std=c++17", "-lineinfo", *variant.options)
+    options = ("-lineinfo", *variant.options)  # C++17 is NVRTC's default
     module = cupy.RawModule(code=f'#line 1 "{FILE}"\n{variant.step.source}', options=options)
     kernel = module.get_function(variant.step.function)
     arguments = chosen.arguments(cupy.asarray, cupy.empty)
@@ -84,7 +85,8 @@ def launch(name: str) -> None:
         kernel(chosen.grid, variant.block, arguments)
         cupy.cuda.Device().synchronize()
     except Exception as error:  # CuPy has several types for what a broken kernel leaves
-        print(f"the launch failed: {error}", flush=True)
+        print(f"The launch failed: {error}")
+    print(OVER, flush=True)
     os._exit(0)  # nothing can be freed where a kernel broke the context
 
 
@@ -102,8 +104,10 @@ def read(output: str) -> dict:
     kinds = dict.fromkeys(map(_kind, reports))
     lines = dict.fromkeys(int(line) for report in reports for line in _LINE.findall(report))
     summary = _SUMMARY.search(output)
-    if not reports and (summary is None or int(summary[1])):
-        raise Unable(" | ".join(block.splitlines()[0] for block in blocks[-4:]) or output[-300:])
+    failures = sum(block.startswith("Program hit") for block in blocks)  # of CUDA, afterwards
+    whole = OVER in output and summary is not None and int(summary[1]) <= failures
+    if not reports and not whole:
+        raise Unable(output[-300:].strip() or "it wrote nothing")
     errors = int(summary[1]) if summary else len(reports)
     return {"found": bool(reports), "errors": errors, "kinds": list(kinds), "lines": list(lines)}
 
@@ -125,7 +129,7 @@ def command(name: str, tool: str, extra: Sequence[str] = ()) -> list[str]:
     """The call that runs one subject under one tool."""
     return [
         "compute-sanitizer", "--tool", tool, *TOOLS[tool], *extra,
-        "--show-backtrace", "no", "--print-limit", str(SHOWN),
+        "--show-backtrace", "no", "--print-limit", str(SHOWN), "--launch-timeout", str(PATIENCE),
         sys.executable, str(Path(__file__).resolve()), "--launch", name,
     ]  # fmt: skip
 
@@ -155,15 +159,15 @@ def run(name: str, tool: str, extra: Sequence[str], raw: Path, seconds: float) -
     return result
 
 
-def run_all(names: Sequence[str], raw: Path, jobs: int) -> dict[tuple[str, str], dict]:
-    """Every subject under every tool, `jobs` at a time. What the time does not suffice for, or an
-    interruption prevents, is recorded as not run."""
+def run_all(names: Sequence[str], raw: Path, jobs: int, limit: float) -> dict:
+    """The result of every (subject, tool), `jobs` at a time. What `limit` seconds do not suffice
+    for, or an interruption prevents, is recorded as not run."""
     from tqdm import tqdm
 
     extra = {tool: () for tool in TOOLS}
     if EVERYWHERE in _output("compute-sanitizer", "--help"):
         extra["initcheck"] = (EVERYWHERE, "all")
-    ends = time.monotonic() + LIMIT
+    ends = time.monotonic() + limit
     first = run(names[0], "memcheck", (), raw, 2 * PATIENCE)
     if first["found"] is not False:
         raise Unable(f"compute-sanitizer does not work here. {names[0]}: {json.dumps(first)}")
@@ -171,11 +175,11 @@ def run_all(names: Sequence[str], raw: Path, jobs: int) -> dict[tuple[str, str],
     def one(pair: tuple[str, str]) -> dict:
         left = ends - time.monotonic()
         if left < 1:
-            return {"found": None, "problem": f"not run: {LIMIT} s were over"}
+            return {"found": None, "problem": f"not run: {limit:.0f} s were over"}
         return run(*pair, extra[pair[1]], raw, min(PATIENCE, left))
 
     pairs = [(name, tool) for tool in TOOLS for name in names]
-    results = dict.fromkeys(pairs, {"found": None, "problem": "not run: interrupted"})
+    results = {pair: {"found": None, "problem": "not run: interrupted"} for pair in pairs}
     with ThreadPoolExecutor(jobs) as pool:
         running = {pool.submit(one, pair): pair for pair in pairs}
         try:
@@ -210,8 +214,7 @@ def ours(chosen: Launch) -> list[dict] | dict:
 def rows(results: Mapping[tuple[str, str], dict]) -> list[dict]:
     """A row for each subject: what was planted, what the tools found, what we find."""
     planted = {
-        mutant.name: {"kinds": mutant.kinds, "lines": sorted(mutant.lines) if mutant.at else None}
-        for mutant in MUTANTS
+        mutant.name: {"kinds": mutant.kinds, "lines": sorted(mutant.lines)} for mutant in MUTANTS
     }
     return [
         {
@@ -229,8 +232,8 @@ def header(commit: str | None) -> dict:
     name = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").strip()
     tool = re.search(r"Version (\S+)", _output("compute-sanitizer", "--version"))
     if not name or not tool:
-        missing = "compute-sanitizer, which comes with the CUDA toolkit" if name else "NVIDIA GPU"
-        raise Unable(f"There is no {missing}, here. --dry shows the commands.")
+        missing = "compute-sanitizer (of the CUDA toolkit)" if name else "NVIDIA GPU"
+        raise Unable(f"There is no {missing} here. --dry shows the commands.")
     name = name.splitlines()[0]
     device = device_named(name)
     known = provenance_of(commit)
@@ -263,7 +266,8 @@ def told(record: Mapping) -> str:
     counts = [f"{tool} {sum(row[tool]['found'] is True for row in mutants)}" for tool in TOOLS]
     lost = sum(row[tool]["found"] is None for row in record["rows"] for tool in TOOLS)
     own = sum(isinstance(row["ours"], list) and bool(row["ours"]) for row in mutants)
-    return f"of {len(mutants)} mutants found: {', '.join(counts)}, PTX machine {own}; runs lost: {lost}"
+    found = ", ".join([*counts, f"PTX machine {own}"])
+    return f"of {len(mutants)} mutants found: {found}; runs lost: {lost}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -275,6 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT, help="default: %(default)s")
     parser.add_argument("--commit", help="where this copy came from, if it is no git checkout")
     parser.add_argument("--jobs", type=int, default=6, help="processes at a time (%(default)s)")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for all (%(default)s)")
     parser.add_argument("--raw", type=Path, help="directory that keeps what the tools wrote")
     parser.add_argument("--launch", choices=subjects(), help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
@@ -295,7 +300,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory() as temporary:
                 raw = given.raw or Path(temporary)
                 raw.mkdir(parents=True, exist_ok=True)
-                record["rows"] = rows(run_all(list(subjects()), raw.resolve(), given.jobs))
+                record["rows"] = rows(
+                    run_all(list(subjects()), raw.resolve(), given.jobs, given.limit)
+                )
     except (Unable, FileNotFoundError, KeyError) as problem:
         print(problem, file=sys.stderr)
         return 2

@@ -9,12 +9,13 @@ from sgemm_lab.measure.bench import bench
 from sgemm_lab.run.backend import cp
 from sgemm_lab.run.check import check
 from sgemm_lab.run.launch import launch
-from sgemm_lab.run.profile import arguments, profile, profile_variant
+from sgemm_lab.run.profile import accesses, arguments, profile, profile_variant
 from sgemm_lab.run.sample import sample
 from sgemm_lab.show import charts, source
 from sgemm_lab.show.explorer import explore
 
 __all__ = [
-    "arguments", "bench", "charts", "check", "cp", "devices", "doctor", "explore", "judge", "ladder", "launch",
+    "accesses", "arguments", "bench", "charts", "check", "cp", "devices", "doctor", "explore",
+    "judge", "ladder", "launch",
     "profile", "profile_variant", "records", "sample", "source",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ import numpy as np
 from sgemm_lab.ladder import Step, Variant, ladder
 
 Shape = tuple[int, int, int]
+WRONG = ("wrong-result",)
 SHAPE = 19, 21, 22  # M, N, K: several tiles each way, none of them whole
 
 
@@ -63,15 +64,21 @@ class Mutant:
 
     @property
     def lines(self) -> set[int]:
-        """The lines where it must be found; without `at`, that of the text put in first."""
+        """Where it must be found: the lines of `at`, else of the text put in first; a mistake in
+        numbers only, or none, has no line."""
+        if self.proof or self.kinds == WRONG:
+            return set()
         source = self.variant.step.source
         places = [_place(text, source) for text in self.at or (self.edits[0][1],)]
         return {source[:place].count("\n") + 1 for place in places}
 
     @property
     def launch(self) -> "Launch":
+        return self.at_shape(self.shape)
+
+    def at_shape(self, shape: Shape) -> "Launch":
         slices = self.slices or self.base.slices
-        return Launch(self.variant, self.base.arch, self.shape, self.beta, slices)
+        return Launch(self.variant, self.base.arch, shape, self.beta, slices)
 
 
 @dataclass(frozen=True)
@@ -387,7 +394,6 @@ UNWRITTEN = ("uninitialised-read",)
 UNFINISHED = ("unfinished-copy",)
 ODD = ("misaligned",)
 APART = ("divergent-barrier", "exit-before-barrier")
-WRONG = ("wrong-result",)
 
 WHOLE = (16, 24, 32)  # multiples of every tile
 

@@ -5,6 +5,7 @@ import pytest
 
 from sgemm_lab.run.nvrtc import compile_ptx
 from sgemm_lab.simt import host
+from sgemm_lab.simt.counters import Tally
 from sgemm_lab.simt.machine import Fault, Launch
 from sgemm_lab.simt.ptx import PtxError
 
@@ -444,10 +445,17 @@ GOOD = dict(M=np.int32(4), A=np.ones((4, 4), "f4"), B=np.ones((1, 4), "f4"), C=n
     ({"A": np.ones((4, 4))}, TypeError, "A points at float32 and was given an array of float64"),
     ({"A": np.ones((4, 8), "f4")[:, ::2]}, ValueError, "A is not C-contiguous"),
     ({"A": np.ones((4, 3), "f4", order="F")}, ValueError, "ascontiguousarray"),
-    ({"M": 4.0}, TypeError, "M takes 4 bytes"),
+    ({"M": 4.0}, TypeError, "M is a whole number and was given 4.0"),
     ({"M": 2**33}, ValueError, "does not fit the 32 bits"),
     ({"M": np.ones(3, "i4")}, TypeError, "M is a scalar parameter"),
     ({"A": [[1.0]]}, TypeError, r"A was given a list; pass an array: cp\.asarray\(A, dtype=cp\.f"),
+    ({"M": np.float32(4)}, TypeError, "M is a whole number"),
+    ({"M": np.True_}, TypeError, "M has 4 bytes and was given np.True_ of 1"),
+    ({"M": np.uint32(3 * 10**9)}, ValueError, "int: -2147483648 to 2147483647"),
+    ({"A": None}, TypeError, "A is a pointer and was given None.*write 0"),
+    ({"A": np.float64(1)}, TypeError, "A is a pointer and was given .*Pass an array"),
+    ({"A": np.ma.ones((4, 4), "f4")}, TypeError, "A is a masked array"),
+    ({"A": np.array(1.0)}, TypeError, "A points at float32 and was given an array of float64"),
     ({"C": 3}, ValueError, None),
 ])  # fmt: skip
 def test_an_argument_that_cupy_would_pass_on_unseen_is_refused(change, error, says):
@@ -463,6 +471,7 @@ def test_an_argument_that_cupy_would_pass_on_unseen_is_refused(change, error, sa
 @pytest.mark.parametrize("grid, block, says", [
     ((1,), (1025,), "block.x = 1025"), ((1,), (64, 32), "2048 threads"), ((0,), (4,), "grid.x = 0"),
     ((1, 65536), (4,), "grid.y = 65536"), (4, (4,), "not a tuple"), ((1,), (4.0,), "block.x = 4.0"),
+    ((True,), (4,), "grid.x = True"),
 ])  # fmt: skip
 def test_a_launch_beyond_the_hardwares_limits_is_refused(grid, block, says):
     loaded = host.load(compile_ptx(STEP, (), "compute_75", "test.cu").text, STEP, "test.cu")
@@ -493,3 +502,280 @@ def test_only_the_chosen_blocks_run():
     assert isinstance(launch, Launch)
     launch.run()
     assert out.reshape(4, 32).sum(axis=1).tolist() == [0, 32, 0, 32]
+
+
+@pytest.mark.parametrize("kind, good, bad", [
+    ("double2*", np.ones(4), np.ones(4, "f4")),
+    ("float2*", np.ones(4, "c8"), np.ones(4)),
+    ("long long*", np.ones(4, "i8"), np.ones(4, "f4")),
+    ("unsigned char*", np.ones(4, "u1"), np.ones(4, "i4")),
+    ("const short* __restrict__", np.ones(4, "i2"), np.ones(4, ">i2")),
+    ("float a[], int", np.ones(4, "f4"), np.ones(4)),
+    ("int**", np.ones(4, "i8"), np.ones(4, object)),
+    ("Floats", np.ones(4, "f4"), 1.0),
+    ("unsigned", 3 * 10**9, -1), ("size_t", 2**63, np.ones(4)), ("short", -(2**15), 2**15),
+    ("float2", np.complex64(1j), 5), ("double", 1.5, np.float32(1.5)), ("bool", True, 1.0),
+])  # fmt: skip
+def test_an_argument_is_checked_against_the_type_that_the_source_declares(kind, good, bad):
+    names = f"{kind} b" if "[]" in kind or "*" not in kind else kind  # an unnamed parameter
+    code = "typedef float* Floats;\n" + kernel("", names)
+    rest = (np.int32(1),) if "," in kind else ()
+    run(code, (1,), (1,), (good, *rest))
+    with pytest.raises((TypeError, ValueError)):
+        run(code, (1,), (1,), (bad, *rest))
+
+
+def test_of_two_definitions_only_what_they_agree_in_is_known():
+    code = f"""
+    #if 0
+    {kernel("", "double* out, int n")}
+    #else
+    {kernel("out[0] = n;", "float* out, int n")}
+    #endif"""
+    out = np.zeros(1, "f4")
+    run(code, (1,), (1,), (out, 7))
+    assert out[0] == 7
+    with pytest.raises(TypeError, match="n is a whole number"):
+        run(code, (1,), (1,), (out, 7.0))
+
+
+def test_sizes_are_whole_numbers_of_any_size():
+    out = np.zeros(1, np.int32)
+    code = kernel("atomicAdd(out, 1);")
+    run(code, (np.uint8(128), np.uint8(2)), (np.uint8(16), np.uint8(16)), (out,))
+    assert out[0] == 256 * 256
+
+
+@pytest.mark.parametrize("size", [-4, 4.0, True])
+def test_a_size_of_shared_memory_that_is_none_is_refused(size):
+    with pytest.raises(ValueError, match=r"shared_mem = .*whole number of bytes"):
+        run(kernel("out[0] = 1;"), (1,), (1,), (np.zeros(1, "i4"),), shared_mem=size)
+
+
+def test_a_launch_takes_no_memory_for_blocks_that_are_still_to_run():
+    loaded = host.load(compile_ptx(STEP).text, STEP, "test.cu")
+    launch = loaded.launch("f", (2**31 - 1, 65535, 65535), (4,), tuple(GOOD.values()))
+    assert len(launch.numbers) == (2**31 - 1) * 65535**2
+
+
+def test_a_batch_is_bounded_by_the_memory_of_its_blocks():
+    code = kernel("int a[16384]; for (int n = 0; n < 2; ++n) a[n * out[0] & 16383] = n;\n"
+                  "out[threadIdx.x] = a[out[1]];")  # fmt: skip
+    loaded = host.load(compile_ptx(code).text, code, "test.cu")
+    launch = loaded.launch("f", (64,), (1024,), (np.zeros(1024, "i4"),))
+    assert launch.batch == (1 << 28) // (1024 * 65536)
+
+
+def test_modules_of_one_source_have_variables_of_their_own_and_functions_of_one_share_them():
+    code = "__device__ int calls;\n" + kernel("out[0] = calls; calls += 5;")
+    out = np.ones(1, np.int32)
+    for _ in range(2):
+        loaded = host.load(compile_ptx(code).text, code, "test.cu")
+        for expected in (0, 5):
+            loaded.launch("f", (1,), (1,), (out,)).run()
+            assert out[0] == expected
+
+
+# --- what a careful reader of the PTX manual asks -------------------------------------------------
+
+
+def test_of_lanes_that_store_to_one_address_the_last_stays():
+    out = np.zeros(2, np.int32)
+    run(
+        kernel("out[0] = threadIdx.x; if (threadIdx.x < 9) out[1] = threadIdx.x;"),
+        (1,),
+        (32,),
+        (out,),
+    )
+    assert out.tolist() == [31, 8]
+
+
+def test_a_guarded_trap_stops_only_if_a_lane_executes_it():
+    trap = 'asm volatile("{.reg .pred p; setp.gt.s32 p, %0, LIMIT; @p trap;}" :: "r"(i));'
+    out = np.zeros(32, np.int32)
+    run(kernel(INDEX + trap.replace("LIMIT", "31") + "out[i] = 7;"), (1,), (32,), (out,))
+    assert (out == 7).all()
+    found = fault(kernel(INDEX + trap.replace("LIMIT", "30")), (1,), (32,), (out,))
+    assert found.kind == "trap" and "thread (31, 0) of block (0, 0) executes a trap" in str(found)
+
+
+def test_inline_assembly_may_reuse_names_in_its_scopes():
+    code = kernel(INDEX + """
+        int r = 0;
+        asm volatile("{.reg .pred p; L: add.s32 %0, %0, 1;"
+                     " setp.lt.s32 p, %0, 5; @p bra L;}" : "+r"(r));
+        r += 100;
+        asm volatile("{.reg .b32 p; mov.b32 p, %0; {.reg .pred p; L: add.s32 %0, %0, 10;"
+                     " setp.lt.s32 p, %0, 150; @p bra L;} sub.s32 %0, %0, p;}" : "+r"(r));
+        out[i] = r;""")  # fmt: skip
+    out = np.zeros(32, np.int32)
+    run(code, (1,), (32,), (out,))
+    assert (out == 50).all()
+
+
+@pytest.mark.parametrize("mode, expected", [
+    ("down", lambda t: t + 1 if t < 31 else t), ("xor", lambda t: t ^ 1),
+    ("up", lambda t: t - 1 if t else t),
+])  # fmt: skip
+def test_a_shuffle_takes_the_low_five_bits_of_its_distance(mode, expected):
+    code = kernel(f"int t = threadIdx.x; out[t] = __shfl_{mode}_sync(~0u, t, 33 + out[0]);")
+    out = np.zeros(32, np.int32)
+    run(code, (1,), (32,), (out,))
+    assert out.tolist() == [expected(t) for t in range(32)]
+
+
+def test_a_vote_counts_the_lanes_of_its_own_mask():
+    code = kernel("""
+        int t = threadIdx.x;
+        unsigned half = t < 16 ? 0xffff : 0xffff0000;
+        out[t] = __ballot_sync(half, t % 3 == 0);
+        out[32 + t] = __any_sync(half, t == 20) + 2 * __all_sync(half, t < 16);""")
+    out = np.zeros(64, np.int32)
+    run(code, (1,), (32,), (out,))
+    low, high = (sum(1 << t for t in range(n, n + 16) if t % 3 == 0) for n in (0, 16))
+    assert out[:32].view("u4").tolist() == [low] * 16 + [high] * 16
+    assert out[32:].tolist() == [2] * 16 + [1] * 16
+
+
+def test_a_warp_reduces_whole_numbers_in_one_instruction():
+    code = kernel("""
+        int t = threadIdx.x, v = 5 - t;
+        out[t] = __reduce_add_sync(~0u, v);
+        out[32 + t] = __reduce_min_sync(~0u, v);
+        out[64 + t] = __reduce_max_sync(~0u, (unsigned)v);
+        out[96 + t] = __reduce_xor_sync(~0u, v);
+        if (t < 7) out[128 + t] = __reduce_and_sync(0x7f, 96 + t);""")
+    out = np.zeros(160, np.int32)
+    run(code, (1,), (32,), (out,), arch="compute_80")
+    v = 5 - np.arange(32)
+    expected = [v.sum(), v.min(), -1, np.bitwise_xor.reduce(v), 96]
+    assert out.reshape(5, 32)[:, 3].tolist() == expected
+
+
+SEVERAL = kernel("int t = threadIdx.x; const int* p = t % 2 ? a : b; out[t] = p[t / 2];",
+                 "const int* a, const int* b, int* out")  # fmt: skip
+
+
+def test_lanes_of_one_instruction_may_address_several_arrays_and_count_as_one_access():
+    a, b, out = np.arange(32, dtype="i4"), -np.arange(32, dtype="i4"), np.zeros(64, "i4")
+    loaded, tally = host.load(compile_ptx(SEVERAL).text, SEVERAL, "test.cu"), Tally()
+    launch = loaded.launch("f", (1,), (64,), (a, b, out), watch=tally)
+    launch.run()
+    assert out.reshape(32, 2).tolist() == [[-n, n] for n in range(32)]
+    counters = tally.result(launch.program)
+    assert (counters.global_load_requests, counters.global_load_sectors) == (2, 2 * 2 * 2)
+
+
+def test_a_fault_in_one_of_several_arrays_is_named():
+    args = np.zeros(32, "i4"), np.zeros(9, "i4"), np.zeros(64, "i4")
+    found = fault(SEVERAL, (1,), (64,), args)
+    assert "thread (18, 0) of block (0, 0) reads b[9], past its end" in str(found)
+
+
+def test_a_pointer_may_differ_by_lane_between_shared_and_own_memory():
+    code = kernel("""
+        __shared__ int s[32];
+        int own[4] = {1, 2, 3, (int)threadIdx.x}, t = threadIdx.x;
+        s[t] = 5;
+        int* p = t & 1 ? s : own;
+        p[out[40] + 3] += 10;
+        out[t] = p[3 + out[41]];""")
+    out = np.zeros(64, np.int32)
+    run(code, (1,), (32,), (out,))
+    assert out[:32].tolist() == [15 if t % 2 else t + 10 for t in range(32)]
+
+
+BARRIER = kernel("""
+    __shared__ int s[128];
+    int t = threadIdx.x;
+    s[t] = t;
+    asm volatile("bar.sync %0, 32;" :: "r"(t / WIDTH + 1) : "memory");
+    out[t] = s[t ^ 1];""")
+
+
+def test_each_warp_may_use_a_barrier_of_its_own():
+    out = np.zeros(128, np.int32)
+    run(BARRIER.replace("WIDTH", "32"), (1,), (128,), (out,))
+    assert out.tolist() == [t ^ 1 for t in range(128)]
+
+
+def test_a_warp_whose_threads_are_at_different_barriers_is_refused():
+    with pytest.raises(PtxError, match=r"line 6 .*threads of one warp are at different barriers"):
+        run(BARRIER.replace("WIDTH", "16"), (1,), (128,), (np.zeros(128, np.int32),))
+
+
+def test_a_barrier_lets_go_when_more_threads_arrive_than_it_waits_for():
+    out = np.zeros(128, np.int32)
+    run(kernel('asm volatile("bar.sync 1, 64;"); out[threadIdx.x] = 1;'), (1,), (128,), (out,))
+    assert out.all()
+
+
+TAIL = """
+extern "C" __global__ void f(const float* in, float* out, int n) {
+    __shared__ float4 s[32];
+    int t = threadIdx.x, left = n - 4 * t, bytes = left > 4 ? 16 : left > 0 ? 4 * left : 0;
+    unsigned to = (unsigned)__cvta_generic_to_shared(&s[t]);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(to), "l"(in + (bytes ? 4 * t : 0)), "r"(bytes));
+    asm volatile("cp.async.wait_all;");
+    for (int n = 0; n < 4; ++n) out[4 * t + n] = ((float*)s)[4 * t + n];
+}"""
+
+
+@pytest.mark.parametrize("n", [1, 30, 126, 127])
+def test_an_asynchronous_copy_reads_only_as_many_bytes_as_it_is_told(n):
+    data, out = np.arange(1, n + 1, dtype="f4"), np.zeros(128, "f4")
+    run(TAIL, (1,), (32,), (data, out, np.int32(n)), arch="compute_80")
+    assert out.tolist() == [*range(1, n + 1)] + [0] * (128 - n)
+    with pytest.raises(Fault, match=rf"copies in\[{n // 4 * 4}\], past its end"):
+        run(TAIL, (1,), (32,), (data, out, np.int32(n + 1)), arch="compute_80")
+
+
+@pytest.mark.parametrize("body, args, says", [
+    ("__shared__ int s[32]; s[(int)threadIdx.x - 1] = 1; out[0] = s[out[0]];", 1,
+     "writes byte -4 of shared memory, before its beginning"),
+    ("out[threadIdx.x] = ((int*)table)[threadIdx.x];", 1,
+     r"reads table\[2, 0\], past its end: table has shape \(2, 3\)"),
+    ("out[0] = 1;", 0, "writes out.0., but out is read-only"),
+])  # fmt: skip
+def test_a_fault_says_what_was_meant(body, args, says):
+    out = np.zeros(64, np.int32)
+    out.setflags(write=bool(args))
+    code = "__constant__ int table[2][3] = {1, 2, 3, 4, 5, 6};\n" + kernel(body)
+    with pytest.raises(Fault, match=says):
+        run(code, (1,), (32,), (out,))
+
+
+def test_memory_passed_as_read_only_and_writeable_is_writeable():
+    out = np.zeros(4, np.int32)
+    view = out.view()
+    view.setflags(write=False)
+    run(kernel("out[0] = 5;", "const int* in, int* out"), (1,), (1,), (view, out))
+    assert out[0] == 5
+
+
+def test_a_vector_load_may_leave_out_what_it_does_not_need():
+    code = kernel("""
+        int y; asm volatile("ld.global.v2.u32 {_, %0}, [%1];" : "=r"(y) : "l"(out));
+        asm volatile("ld.global.v2.u32 {_, _}, [%0];" :: "l"(out)); out[0] = y;""")
+    out = np.array([1, 2], np.int32)
+    run(code, (1,), (1,), (out,))
+    assert out.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("threads", [50, 64])
+def test_a_barrier_may_count_votes_and_is_one_instruction(threads):
+    code = kernel("""
+        int t = threadIdx.x, b = blockIdx.x;
+        if (t % 2) out[t] = 7;
+        for (int n = 0; n < 2; ++n) out[t + 64 * b] = __syncthreads_count(t % 3 == n + b);
+        out[128 + t + 64 * b] = __syncthreads_or(t == 40 + b) + 2 * __syncthreads_and(t < 60);""")
+    out = np.zeros(256, np.int32)
+    loaded, tally = host.load(compile_ptx(code).text, code, "test.cu"), Tally()
+    launch = loaded.launch("f", (2,), (threads,), (out,), watch=tally)
+    launch.run()
+    for block in range(2):
+        here = out[64 * block : 64 * block + threads]
+        assert set(here.tolist()) == {sum(t % 3 == 1 + block for t in range(threads))}
+        assert (out[128 + 64 * block : 128 + 64 * block + threads] == 1 + 2 * (threads < 60)).all()
+    assert tally.result(launch.program).barriers == 2 * 2 * 4

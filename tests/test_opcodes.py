@@ -119,6 +119,47 @@ def test_a_wide_product_keeps_every_bit(kind):
     assert product.tolist() == [x * y for x, y in zip(values, values[::-1], strict=True)]
 
 
+@pytest.mark.parametrize("kind", ["s32", "u32", "s64", "u64"])
+def test_bfind_is_the_highest_bit_that_is_not_the_sign(kind):
+    bits, values = int(kind[1:]), [wrap(v, kind) for v in EDGES]
+    find = ELEMENTWISE["bfind"]((), DTYPES[kind])[0]
+    shift = ELEMENTWISE["bfind"](("shiftamt",), DTYPES[kind])[0]
+    a = np.array(values, DTYPES[kind])
+    for value, at, away in zip(values, find(a).tolist(), shift(a).tolist(), strict=True):
+        top = (value if value >= 0 else ~value).bit_length() - 1
+        assert (at, away) == ((top, bits - 1 - top) if top >= 0 else (2**32 - 1,) * 2)
+
+
+@pytest.mark.parametrize("kind", ["s32", "u32"])
+def test_mul24_multiplies_the_low_24_bits(kind):
+    a, b = np.array([0x12FFFFFF, 0x00800001, 5]), np.array([0x34000003, 0x007FFFFF, 7])
+    sign = 1 << 23 if kind == "s32" else 0
+    x, y = (((v & 0xFFFFFF) ^ sign) - sign for v in (a, b))
+    a, b = (v.astype(DTYPES[kind]) for v in (a, b))
+    for mods, shift in ((("lo",), 0), (("hi",), 16)):
+        got = ELEMENTWISE["mul24"](mods, DTYPES[kind])[0](a, b)
+        assert (got.astype("i8") - (x * y >> shift) & 0xFFFFFFFF == 0).all()
+
+
+def test_instructions_with_two_types_compare_choose_and_sum_products_of_bytes():
+    u32, s32, f32 = (DTYPES[kind] for kind in ("u32", "s32", "f32"))
+    a, b = np.array([1, 5], "u4"), np.array([3, 3], "u4")
+    assert opcodes.TWO_TYPES["set"](("gt",), u32, u32)[0](a, b).tolist() == [0, 2**32 - 1]
+    assert opcodes.TWO_TYPES["set"](("gt",), f32, u32)[0](a, b).tolist() == [0, 1]
+    both = opcodes.TWO_TYPES["set"](("gt", "or"), u32, u32)[0]
+    assert both(a, b, np.array([True, False])).tolist() == [2**32 - 1] * 2
+    choice = opcodes.TWO_TYPES["slct"]((), u32, s32)[0]
+    assert choice(a, b, np.array([-1, 0], "i4")).tolist() == [3, 5]
+    bytes_a, bytes_b = np.array([0xFF010203], "u4"), np.array([0x02030405], "u4")
+    total = 1 * 3 + 2 * 4 + 3 * 5 + 100
+    for kind, first in ((s32, -1), (u32, 255)):
+        dp4a = opcodes.TWO_TYPES["dp4a"]((), kind, u32)[0]
+        assert (
+            dp4a(bytes_a.view(kind), bytes_b, np.array([100], "u4"))[0]
+            == (total + 2 * first) % 2**32
+        )
+
+
 def test_a_funnel_shift_moves_bits_across_two_words():
     low, high = np.array([0x89ABCDEF], "u4"), np.array([0x01234567], "u4")
     for n in (0, 1, 8, 31, 32, 40):
@@ -143,21 +184,95 @@ def test_any_three_input_logic_is_its_truth_table():
     assert lop3(a, b, c, np.array([0xE8], "u4"))[0] == (a[0] & b[0]) | (a[0] & c[0]) | (b[0] & c[0])
 
 
-def rounded(exact: Fraction) -> np.float32:
-    """The float32 nearest to an exact number, ties to even, found without float arithmetic."""
-    guess = np.float32(float(exact))
-    near = [np.nextafter(guess, np.float32(s)) for s in (-np.inf, np.inf)] + [guess]
-    return min(near, key=lambda x: (abs(Fraction(float(x)) - exact), int(x.view("u4")) & 1))
+def floats(kind, exponents, size=2000, seed=2):
+    """Numbers of all sizes that PTX type `kind` has, and its special ones."""
+    rng, dtype = np.random.default_rng(seed), DTYPES[kind]
+    info = np.finfo(dtype)
+    special = [0.0, -0.0, 1, -1, 1 + info.eps, info.max, info.tiny, info.smallest_subnormal]
+    with np.errstate(all="ignore"):
+        wide = np.ldexp(rng.standard_normal(size), rng.integers(*exponents, size)).astype(dtype)
+    return np.concatenate([wide, rng.choice(np.array(special, dtype), 200)])
 
 
-def test_fma_rounds_once():
-    rng = np.random.default_rng(2)
-    a, b = (rng.standard_normal(3000).astype("f4") for _ in range(2))
-    c = (-a * b).astype("f4") + (rng.standard_normal(3000) * 1e-7).astype("f4")
-    got = opcodes.fma32(a, b, c)
-    for x, y, z, g in zip(a.tolist(), b.tolist(), c.tolist(), got, strict=True):
-        assert g == rounded(Fraction(x) * Fraction(y) + Fraction(z))
-    assert np.any(got != a * b + c), "inputs on which a product rounded first would differ"
+def exact_fma(x, y, z, kind):
+    """x·y + z rounded once, by comparing exact fractions with neighbouring numbers."""
+    dtype = DTYPES[kind].type
+    exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+    if not exact:
+        return dtype(float(x) * float(y) + float(z))
+    most = Fraction(float(np.finfo(dtype).max))
+    if abs(exact) >= most + most / 2 ** (np.finfo(dtype).nmant + 2):
+        return dtype(np.inf if exact > 0 else -np.inf)
+    guess = dtype(exact.numerator / exact.denominator)
+    near = [guess, np.nextafter(guess, dtype(-np.inf)), np.nextafter(guess, dtype(np.inf))]
+    bits = f"u{guess.itemsize}"
+    near = [n for n in near if np.isfinite(n)]
+    best = min(near, key=lambda n: (abs(Fraction(float(n)) - exact), int(n.view(bits)) & 1))
+    return best if best else dtype(0.0 if exact > 0 else -0.0)
+
+
+@pytest.mark.parametrize("kind, exponents", [
+    ("f16", (-24, 16)), ("f32", (-20, 20)), ("f32", (-149, 127)), ("f32", (-80, -60)),
+    ("f64", (-60, 60)), ("f64", (-1074, 1023)), ("f64", (-540, -500)),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore")
+def test_fma_rounds_once(kind, exponents):
+    a, b, c = (floats(kind, exponents, seed=seed) for seed in range(3))
+    c[:500] = -a[:500] * b[:500]  # what cancels
+    c[500:900] = a[500:900] * 2.0**-30
+    got = opcodes.rule("fma", ("rn",), DTYPES[kind])[0](a, b, c)
+    bits = f"u{got.itemsize}"
+    for x, y, z, g in zip(a, b, c, got, strict=True):
+        if np.isfinite([x, y, z]).all():
+            assert g.view(bits) == exact_fma(x, y, z, kind).view(bits), (x, y, z)
+
+
+def test_float_fma_rounds_once_where_float64_sees_a_tie():
+    f = np.float32
+    a, one = np.array([1 + 2.0**-12], f), np.array([1], f)
+    above, below = (np.array([s * 2.0**-90], f) for s in (1, -1))
+    tie = f(1 + 2.0**-11)  # (1 + 2⁻¹²)² = 1 + 2⁻¹¹ + 2⁻²⁴
+    assert opcodes.fma32(a, a, above)[0] == np.nextafter(tie, f(2))
+    assert opcodes.fma32(a, a, below)[0] == tie
+    tiny = np.array([2.0**-75], f)
+    got = opcodes.fma32(tiny, tiny, np.array([2.0**-149], f)), opcodes.fma32(one, one, one)
+    assert got[0][0] == 2.0**-148 and got[1][0] == 2  # subnormal: 1½ units are a tie, to even
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_infinity_and_nan_go_through_fma():
+    for kind in ("f16", "f32", "f64"):
+        inf, one, nan = (np.array([x], DTYPES[kind]) for x in (np.inf, 1, np.nan))
+        fma = opcodes.rule("fma", ("rn",), DTYPES[kind])[0]
+        assert fma(inf, one, one)[0] == np.inf and fma(one, one, -inf)[0] == -np.inf
+        assert np.isnan(fma(inf, one, -inf)[0]) and np.isnan(fma(one, nan, one)[0])
+
+
+@pytest.mark.parametrize("mode, towards", [("rz", 0), ("rm", -np.inf), ("rp", np.inf)])
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "fma"])
+def test_directed_rounding_takes_the_neighbour_on_the_other_side(op, mode, towards):
+    function, dtypes = opcodes.rule(op, (mode,), DTYPES["f32"])
+    xs = [floats("f32", (-30, 30), 500, seed) for seed in range(len(dtypes))]
+    exact = {
+        "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+        "fma": lambda a, b, c: a * b + c,
+    }[op]  # fmt: skip
+    with np.errstate(all="ignore"):
+        results = function(*xs)
+    for got, *values in zip(results, *xs, strict=True):
+        true = exact(*(Fraction(float(v)) for v in values))
+        if not np.isfinite(got) or abs(true) > 2.0**127:
+            continue
+        error = Fraction(float(got)) - true
+        step = np.nextafter(got, np.float32(-np.inf if error > 0 else np.inf))
+        assert not error or abs(error) < abs(Fraction(float(step)) - Fraction(float(got)))
+        sign = {"rz": -1 if true > 0 else 1, "rm": -1, "rp": 1}[mode]
+        assert error * sign >= 0
+
+
+def test_a_rounding_mode_that_is_not_covered_is_refused():
+    assert opcodes.rule("div", ("rz",), DTYPES["f32"]) is None
+    assert opcodes.rule("add", ("rz",), DTYPES["f64"]) is None
 
 
 def test_double_fma_keeps_what_cancels():
@@ -169,6 +284,42 @@ def test_min_and_max_prefer_a_number_to_nan():
     x, y = np.array([np.nan, 1, 2], "f4"), np.array([5, np.nan, 1], "f4")
     assert ELEMENTWISE["min"]((), DTYPES["f32"])[0](x, y).tolist() == [5, 1, 1]
     assert ELEMENTWISE["max"]((), DTYPES["f32"])[0](x, y).tolist() == [5, 1, 2]
+
+
+def test_min_and_max_tell_zeros_by_their_sign():
+    for x, y in ((0.0, -0.0), (-0.0, 0.0)):
+        a, b = np.array([x], "f4"), np.array([y], "f4")
+        assert np.signbit(ELEMENTWISE["min"]((), DTYPES["f32"])[0](a, b)[0])
+        assert not np.signbit(ELEMENTWISE["max"]((), DTYPES["f32"])[0](a, b)[0])
+
+
+def test_saturation_makes_plus_zero_of_what_is_no_positive_number():
+    add = opcodes.rule("add", ("sat",), DTYPES["f32"])[0]
+    got = add(np.array([-0.0, np.nan, -3, 0.25, 7], "f4"), np.array([-0.0], "f4"))
+    assert got.tolist() == [0, 0, 0, 0.25, 1] and not np.signbit(got).any()
+    fma = opcodes.rule("fma", ("rn", "sat"), DTYPES["f32"])[0]
+    assert fma(*(np.array([x], "f4") for x in (2, 3, 4)))[0] == 1
+    whole = opcodes.rule("add", ("sat",), DTYPES["s32"])[0]
+    assert whole(np.array([2**31 - 1], "i4"), np.array([5], "i4"))[0] == 2**31 - 1
+
+
+@pytest.mark.parametrize("op, values, expected", [
+    ("div", [1e-40, 1.0], 0.0), ("div", [1e-38, 3.0], 0.0), ("sqrt", [1e-40], 0.0),
+    ("rcp", [1e-40], np.inf), ("mul", [1e-30, 1e-10], 0.0), ("min", [1e-40, -1e-40], 0.0),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore")
+def test_every_float_instruction_can_flush_to_zero(op, values, expected):
+    function, _ = opcodes.rule(op, ("rn", "ftz"), DTYPES["f32"])
+    assert function(*(np.array([x], "f4") for x in values))[0] == expected
+
+
+def test_comparisons_and_conversions_can_flush_to_zero():
+    tiny, zero = np.array([1e-40], "f4"), np.zeros(1, "f4")
+    assert comparison("gt", DTYPES["f32"])(tiny, zero)[0]
+    assert not comparison("gt", DTYPES["f32"], ftz=True)(tiny, zero)[0]
+    assert conversion(("ftz",), DTYPES["f64"], DTYPES["f32"])(tiny)[0] == 0
+    assert conversion(("rpi", "ftz"), DTYPES["s32"], DTYPES["f32"])(tiny)[0] == 0
+    assert conversion(("rn", "ftz"), DTYPES["f32"], DTYPES["f64"])(np.array([1e-40]))[0] == 0
 
 
 def test_flush_to_zero_keeps_the_sign():
@@ -200,7 +351,16 @@ def test_comparisons_say_what_they_do_with_nan(name, expected):
     (("sat",), "u8", "s32", [300, -5, 7], [255, 0, 7]),
     ((), "s64", "s32", [-1, 5], [-1, 5]),
     ((), "u16", "u32", [65537], [1]),
+    (("rzi",), "u32", "f32", [np.nan, -np.inf, np.inf], [0, 0, 2**32 - 1]),
+    (("rzi",), "s64", "f32", [np.nan], [-(2**63)]),
+    (("rzi",), "u64", "f32", [np.nan], [2**63]),
+    (("rzi",), "s32", "f64", [np.nan], [-(2**31)]),
+    (("rzi",), "u16", "f64", [np.nan], [2**15]),
+    (("rz",), "f32", "f64", [0.1, -0.1, 1e39], [0.09999999403953552, -0.09999999403953552,
+                                                float(np.finfo("f4").max)]),
+    (("sat",), "u64", "s32", [-5, 7], [0, 7]),
 ])  # fmt: skip
+@pytest.mark.filterwarnings("ignore")
 def test_conversions_round_and_saturate_as_ptx_says(mods, to, of, values, expected):
     got = conversion(mods, DTYPES[to], DTYPES[of])(np.array(values, DTYPES[of]))
     assert got.tolist() == expected and got.dtype == DTYPES[to]

@@ -3,7 +3,7 @@
 import pytest
 
 from sgemm_lab.run.nvrtc import compile_ptx
-from sgemm_lab.simt.ptx import PtxError, Reg, parse, reads_writes, successors
+from sgemm_lab.simt.ptx import PtxError, Reg, Symbol, parse, reads_writes, successors
 
 HEAD = ".version 8.0\n.target sm_75\n.address_size 64\n"
 LOOP = (
@@ -99,3 +99,67 @@ def test_a_function_that_was_not_inlined_is_refused_with_the_way_out():
     )
     with pytest.raises(PtxError, match="__forceinline__"):
         parse(compile_ptx(text).text)
+
+
+SCOPES = (
+    HEAD
+    + """
+.visible .entry f(.param .u64 f_param_0)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+L:  mov.u32 %r1, 1;
+    { .reg .pred t; L: setp.eq.s32 t, %r1, 0; @t bra L; }
+    { .reg .b32 t, %r1; L: mov.b32 t, 5; mov.b32 %r1, t; @%p1 bra L; }
+    bra L;
+}
+"""
+)
+
+
+def test_a_scope_has_registers_and_labels_of_its_own():
+    kernel = parse(SCOPES).kernel("f")
+    assert [block.exit[0] for block in kernel.blocks[:4]] == ["next", "branch", "branch", "jump"]
+    assert [block.exit[-2] for block in kernel.blocks[1:3]] == [1, 2]
+    assert kernel.blocks[3].exit == ("jump", 0)
+    outer, inner = (kernel.blocks[n].instructions[-1].operands[0].name for n in (0, 2))
+    assert outer == "%r1" and inner != outer
+    types = {
+        kernel.registers[block.instructions[0].operands[0].name] for block in kernel.blocks[1:3]
+    }
+    assert types == {"pred", "b32"}
+
+
+def test_only_shared_variables_that_a_kernel_names_are_its_own():
+    shared = ".shared .align 4 .b8 mine[64];\n.shared .align 4 .b8 mine2[128];\n"
+    text = LOOP.replace(".visible", shared + ".visible").replace("q, %r2", "q, mine")
+    assert set(parse(text).kernel("f").variables) == {"tile", "mine"}
+
+
+def test_a_guarded_trap_lets_the_other_lanes_go_on():
+    kernel = parse(LOOP.replace("bar.sync 0;", "@%p1 trap;")).kernel("f")
+    assert kernel.blocks[2].exit == ("return",) and kernel.blocks[2].instructions[-1].guard
+
+
+@pytest.mark.parametrize("old, new, says", [
+    ("bra $L_top", "bra $L_nowhere", r"f: no label named \$L_nowhere \(line 7"),
+    ("bar.sync 0;", "{T: .branchtargets $L_top; @%p1 brx.idx %r1, T;}", "brx.* under a predicate"),
+    ("%r2, 0;", "%r2, 1.5;", r"cannot read the number 1\.5: .*0f3FC00000"),
+    ("%r2, 0;", "%r2, 09;", "cannot read the number 09"),
+    ("q, %r2", "q, !%p1", "a negated operand, !%p1"),
+    (".reg .b32 q;", ".reg .v2 .u32 q;", r"registers of type \.v2"),
+])  # fmt: skip
+def test_ptx_that_cannot_be_read_is_named(old, new, says):
+    with pytest.raises(PtxError, match=says):
+        parse(LOOP.replace(old, new))
+
+
+def test_numbers_may_be_octal_and_symbols_moved():
+    kernel = parse(LOOP.replace("%r2, 0;", "%r2, 017; mov.u32 %r3, tile+4;")).kernel("f")
+    assert kernel.blocks[0].instructions[1].operands[1].value == 15
+    assert kernel.blocks[0].instructions[2].operands[1] == Symbol("tile", 4)
+
+
+def test_discard_reads_its_address():
+    text = LOOP.replace("bar.sync 0;", "discard.global.L2 [%r1], 128;")
+    assert reads_writes(parse(text).kernel("f").blocks[2].instructions[1]) == (["%r1"], [])

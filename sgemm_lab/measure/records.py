@@ -297,11 +297,7 @@ def load(directory: Path = MEASUREMENTS) -> tuple[Run, ...]:
 
     Raises RecordError for a file that is not whole and valid.
     """
-    paths = sorted(
-        p
-        for p in Path(directory).glob("*.json")
-        if p.stem not in _TABLES and not p.stem.startswith("ncu")
-    )
+    paths = sorted(p for p in Path(directory).glob("*.json") if p.stem not in (*_TABLES, *_COUNTED))
     return tuple(run for path in paths for run in _file(path, path.stat().st_mtime_ns))
 
 
@@ -330,6 +326,7 @@ def runs(
 # ------------------------------------------------------------------- counters and resources
 
 _TABLES = ("counters", "resources")
+_COUNTED = ("ncu_h200", "sanitizers")  # what a profiler and a sanitizer said: no times
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from sgemm_lab.ladder import Step, Variant, as_shape, as_variant, ladder
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import ARCH, progress, ptx
 from sgemm_lab.simt import host
+from sgemm_lab.simt.accesses import Recorder, WarpAccess
 from sgemm_lab.simt.counters import Counters, Tally
 from sgemm_lab.simt.machine import Fault, Launch
 from sgemm_lab.simt.sanitizer import (
@@ -225,6 +226,25 @@ def arguments(M: int, N: int, K: int) -> tuple:
     A, B = (rng.random(shape, dtype=np.float32) - 0.5 for shape in ((M, K), (K, N)))
     C = ptx.empty((M, N), np.float32)
     return np.int32(M), np.int32(N), np.int32(K), np.float32(1), A, B, np.float32(0), C
+
+
+def accesses(
+    variant: Variant | Step, M: int, N: int, K: int, block: int = 0, warp: int = 0
+) -> list[WarpAccess]:
+    """What one warp of one block touches, instruction by instruction, in the product that
+    `profile_variant` runs; `block` is the linear number of a block of the grid."""
+    variant, recorder = as_variant(variant), Recorder(block, warp)
+    step = variant.step
+    ptx = nvrtc.compile_ptx(step.source, variant.options, ARCH, step.filename).text
+    host.load(ptx, step.source, step.filename).launch(
+        step.function,
+        variant.grid(M, N),
+        variant.block,
+        arguments(M, N, K),
+        watch=recorder,
+        blocks=np.array([block]),
+    ).run()
+    return recorder.found
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -35,6 +35,8 @@ from sgemm_lab.show.bundle import (
     table_text,
     text,
 )
+from sgemm_lab.simt.accesses import WarpAccess
+from sgemm_lab.simt.counters import BANKS
 
 FLOAT = 4  # bytes
 SECTOR = 32  # bytes that memory delivers at least
@@ -577,6 +579,38 @@ def warp_access(
         "Shaded: the 32-byte sectors that are fetched; filled: the elements that are used."
     )
     return figure(svg(WIDTH, height, parts, alt), alt + ".", header, facts, caption)
+
+
+def banks(*panels: tuple[str, WarpAccess]) -> Bundle:
+    """Which banks of shared memory the lanes of a warp need for one instruction.
+
+    Each panel is (title, access); accesses come from `accesses`. A row is a lane, a column a bank,
+    and a lane's first word is filled. The last panel has the accent.
+    """
+    panel = (WIDTH - 16 * (len(panels) - 1)) / len(panels)
+    cell, top = panel / BANKS, 60
+    parts, facts = [], []
+    for index, (title, access) in enumerate(panels):
+        tone, left = "a" if index == len(panels) - 1 else "m", index * (panel + 16)
+        lanes = np.flatnonzero(access.active)
+        spots = sorted(zip(lanes.tolist(), access.banks[lanes].tolist(), strict=True))
+        words, used = len(np.unique(access.words[lanes])), len({bank for _, bank in spots})
+        parts += [text(left, 14, title, "b")]
+        parts += [text(left, 32, f"{words} words in {used} banks", "m s")]
+        parts += [text(left, 50, f"wavefronts: {access.wavefronts}", f"{tone} s")]
+        for lane, bank in spots:
+            place = left + bank * cell + 0.6, top + lane * cell + 0.6
+            parts += [rect(*place, cell - 1.2, cell - 1.2, tone)]
+        parts += [rect(left, top, panel, 32 * cell, "n lm")]
+        facts.append([title, access.line, 8 * access.size, words, used, access.wavefronts])
+    alt = "Banks that the lanes of a warp need: " + "; ".join(
+        f"{title}: {words} words in {used} banks, wavefronts: {wavefronts}"
+        for title, _, _, words, used, wavefronts in facts
+    )
+    header = ["access", "line", "bits a lane", "words", "banks", "wavefronts"]
+    caption = "Lanes 0 to 31 from top to bottom, banks 0 to 31 from left to right."
+    drawing = svg(WIDTH, top + 32 * cell + 4, parts, alt)
+    return figure(drawing, alt + ".", header, facts, caption)
 
 
 def _sectors(count: int) -> str:

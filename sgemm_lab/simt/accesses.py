@@ -60,11 +60,6 @@ class Recorder:
         self.where, self.limit = (block, warp), limit
         self.found: list[WarpAccess] = []
 
-    def block(self, batch: Batch, at: int) -> None:
-        pass
-
-    barrier = block
-
     def access(self, batch: Batch, access: Access, space: str, reach: Reach, start: int) -> None:
         number, warp = self.where
         position = np.flatnonzero(batch.numbers == number)

@@ -106,6 +106,7 @@ def _place(variables, space: str) -> tuple[dict[str, int], int]:
     return layout, end
 
 
+_UNCOUNTED = {"barvote", "barsum"}  # the machine's own, around bar.red
 _EXIT_CLASSES = {
     "branch": "branch", "switch": "branch", "jump": "branch", "barrier": "barrier",
 }  # fmt: skip
@@ -129,7 +130,9 @@ def decode(kernel: Kernel) -> Program:
         mask = program.source(first.operands[-1], DTYPES["u32"]) if awaits else None
         program.members.append(mask)
         program.meets.append(awaits and first.op == "bar")
-        program.classes.append(Counter(opcode_class(ins) for ins in block.instructions))
+        program.classes.append(
+            Counter(opcode_class(ins) for ins in block.instructions if ins.op not in _UNCOUNTED)
+        )
         program.exits.append(_exit(program, block))
         if block.exit[0] in _EXIT_CLASSES:
             program.classes[-1][_EXIT_CLASSES[block.exit[0]]] += 1
@@ -237,6 +240,18 @@ def _apply(function, dtypes, target: int, sources: list[int]) -> Callable:
 def _elementwise(program: Program, ins: Instruction):
     mods, kind = ins.mods[:-1], ins.mods[-1]
     rule = opcodes.rule(ins.op, mods, DTYPES[kind]) if kind in DTYPES else None
+    if rule is None:
+        return None
+    function, dtypes = rule
+    target, *operands = ins.operands
+    sources = [program.source(op, dtype) for op, dtype in zip(operands, dtypes, strict=True)]
+    return _apply(function, dtypes, program.target(target), sources)
+
+
+def _two_types(program: Program, ins: Instruction):
+    *mods, first, second = ins.mods
+    known = first in DTYPES and second in DTYPES
+    rule = opcodes.TWO_TYPES[ins.op](tuple(mods), DTYPES[first], DTYPES[second]) if known else None
     if rule is None:
         return None
     function, dtypes = rule
@@ -653,19 +668,38 @@ def _vote(program: Program, ins: Instruction):
         m.meet(named, ins.line)
         votes = np.broadcast_to(m.registers[slot].view(BOOL), m.lanes).reshape(-1, WARP)
         voting = m.active_lanes().reshape(-1, WARP)
-        yes = votes & voting
-        if mode == "ballot":
-            weights = np.uint32(1) << np.arange(WARP, dtype="u4")
-            answer = (yes * weights).sum(axis=1, dtype="u4")
-        elif mode == "any":
-            answer = yes.any(axis=1)
-        elif mode == "all":
-            answer = (votes | ~voting).all(axis=1)
-        else:
-            answer = (votes | ~voting).all(axis=1) | ~yes.any(axis=1)
-        m.write(to, np.repeat(answer, WARP))
+        weights = np.uint32(1) << np.arange(WARP, dtype="u4")
+        yes, no = (  # what each lane hears: the votes of the lanes that its mask names
+            (cast * weights).sum(axis=1, dtype="u4")[:, None] & named
+            for cast in (votes & voting, ~votes & voting)
+        )
+        answer = {"ballot": yes, "any": yes != 0, "all": no == 0, "uni": (yes == 0) | (no == 0)}
+        m.write(to, answer[mode].reshape(-1))
 
     return vote
+
+
+def _redux(program: Program, ins: Instruction):
+    _, name, kind = ins.mods
+    target, value, members = ins.operands
+    ufunc, neutral = opcodes.REDUCE.get(name, (None, None))
+    if ufunc is None or kind not in ("u32", "s32", "b32"):
+        return None
+    dtype = DTYPES[kind]
+    to, slot = program.target(target), program.source(value, dtype)
+    group = program.source(members, DTYPES["u32"])
+
+    def redux(m):
+        named = np.broadcast_to(m.registers[group].view(DTYPES["u32"]), m.lanes).reshape(-1, WARP)
+        m.meet(named, ins.line)
+        values = np.broadcast_to(m.registers[slot].view(dtype), m.lanes).reshape(-1, 1, WARP)
+        heard = named[:, :, None] >> np.arange(WARP, dtype="u4") & 1 != 0
+        heard = heard & m.active_lanes().reshape(-1, 1, WARP)
+        every = np.broadcast_to(values, heard.shape)
+        reduced = ufunc.reduce(every, axis=2, where=heard, initial=neutral(dtype), dtype=dtype)
+        m.write(to, reduced.reshape(-1))
+
+    return redux
 
 
 def _activemask(program: Program, ins: Instruction):
@@ -690,6 +724,29 @@ def _warp_barrier(program: Program, ins: Instruction):
     return warp_barrier
 
 
+def _bar_vote(program: Program, ins: Instruction):
+    target, vote = ins.operands
+    to, slot = program.target(target), program.source(vote, BOOL)
+    return lambda m: m.write(to, m.registers[slot].view(BOOL))
+
+
+def _bar_sum(program: Program, ins: Instruction):
+    """What bar.red says to every thread: how many of its block voted yes, or whether all or any."""
+    target, votes = ins.operands
+    to, slot = program.target(target), program.source(votes, BOOL)
+
+    def bar_sum(m):
+        cast = np.broadcast_to(m.registers[slot].view(BOOL), m.lanes)
+        alive = np.ones(m.lanes, bool) if m.alive is None else m.alive
+        yes, no = ((side & alive).reshape(-1, m.padded) for side in (cast, ~cast))
+        answer = {
+            "popc": yes.sum(axis=1, dtype="u4"), "or": yes.any(axis=1), "and": ~no.any(axis=1)
+        }  # fmt: skip
+        m.write(to, np.repeat(answer[ins.mods[0]], m.padded))
+
+    return bar_sum
+
+
 def _nothing(program: Program, ins: Instruction):
     return lambda m: None
 
@@ -703,11 +760,14 @@ def _trap(program: Program, ins: Instruction):
 
 BUILDERS: dict[str, Callable] = {
     **dict.fromkeys(opcodes.ELEMENTWISE, _elementwise),
+    **dict.fromkeys(opcodes.TWO_TYPES, _two_types),
     **dict.fromkeys(("add", "sub"), _add),
     **dict.fromkeys(("atom", "red"), _atom),
     # fences order what this machine does in order anyway
     **dict.fromkeys(("membar", "fence", "prefetch", "nanosleep", "discard"), _nothing),
     "bar": _warp_barrier,
+    "barvote": _bar_vote,
+    "barsum": _bar_sum,
     "mov": _mov,
     "cvta": _cvta,
     "cvt": _cvt,
@@ -717,6 +777,7 @@ BUILDERS: dict[str, Callable] = {
     "cp": _cp,
     "shfl": _shfl,
     "vote": _vote,
+    "redux": _redux,
     "activemask": _activemask,
     "trap": _trap,
 }

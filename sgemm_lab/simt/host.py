@@ -12,10 +12,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from . import names
 from .decode import Program, decode
 from .machine import Launch
 from .memory import GlobalMemory
-from .ptx import SIZES, Module, Param, parse
+from .ptx import Module, Param, Variable, parse
 
 MAX_THREADS = 1024  # CUDA C++ Programming Guide, technical specifications; all GPUs since 2.0
 MAX_BLOCK = (1024, 1024, 64)
@@ -100,10 +101,22 @@ class Loaded:
         self.module: Module = parse(text)
         self.text, self.source, self.filename = text, source, filename
         self.variables = {
-            v.name: np.frombuffer(v.init.ljust(v.size, b"\0"), np.uint8).copy()
+            v.name: self._array(v)
             for v in self.module.variables.values()
             if v.space in ("global", "const")
         }
+
+    def _array(self, variable: Variable) -> np.ndarray:
+        """Its bytes, as elements of the size and in the shape that the source declares."""
+        data = np.frombuffer(variable.init.ljust(variable.size, b"\0"), np.uint8).copy()
+        known = names.constants(self.source)
+        declared = names.shape(
+            variable.name, data.size, self.source, known, "__(?:constant|device)__"
+        )
+        if declared is None:
+            return data
+        kind, extents = declared
+        return data.view(f"V{names.BYTES[kind]}").reshape(extents or [1])
 
     def program(self, name: str) -> Program:
         return _program(self.text, name)
@@ -209,7 +222,7 @@ def _is_whole(value) -> bool:
 def _packed(param: Param, declared: Declared, value, memory: GlobalMemory, kernel: str) -> bytes:
     """The bytes of one argument, after every check that its value allows."""
     label, given = f"{kernel}: {declared.name}", f"{value!r} ({type(value).__name__})"
-    points = declared.pointer or (param.size == 8 and param.type[0] in "ub" and not declared.kind)
+    points = declared.pointer or (param.type in ("u64", "b64", "s64") and declared.dtype is None)
     if isinstance(value, np.ndarray) and (value.ndim or declared.pointer):
         return _address(label, declared, points and param.size == 8, value, memory)
     if isinstance(value, list | tuple):
@@ -219,13 +232,13 @@ def _packed(param: Param, declared: Declared, value, memory: GlobalMemory, kerne
         )
     if param.type in ("f32", "f64"):
         return _float(label, param.size, value, given)
-    if isinstance(value, bool | int | np.integer | np.bool_) and param.type in SIZES:
+    struct = param.type == "b8" and param.size > 1
+    if isinstance(value, bool | int | np.integer | np.bool_) and not struct:
         return _whole(label, declared, param.size, value)
-    if declared.pointer or param.type != "b8" or isinstance(value, float | np.floating | None):
-        what = "a pointer" if points else "a whole number" if param.type != "b8" else "a struct"
-        half = isinstance(value, np.float16) and param.size == 2
-        if not half:
-            raise TypeError(f"{label} is {what} and was given {given}{_instead(points, value)}")
+    half = isinstance(value, np.float16) and param.size == 2
+    if not struct or (isinstance(value, float | int | np.floating | np.integer) and not half):
+        what = "a pointer" if points else "a struct" if struct else "a whole number"
+        raise TypeError(f"{label} is {what} and was given {given}{_instead(points, value)}")
     raw = getattr(value, "tobytes", lambda: b"")()
     if len(raw) != param.size:
         raise TypeError(f"{label} takes {param.size} bytes; {given} doesn't fit")
@@ -237,7 +250,7 @@ def _instead(pointer: bool, value) -> str:
     if value is None:  # CuPy passes −1: cupy/cupy#9046
         return ". For a null pointer write 0"
     if isinstance(value, float | np.floating):
-        return ". Pass an array" if pointer else ". Write np.int32(…)"
+        return ". Pass an array" if pointer else ". Write np.int32(…) or the like"
     return ""
 
 

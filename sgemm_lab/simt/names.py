@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from .decode import Program
 
-_BYTES = {"char": 1, "short": 2, "half": 2, "__half": 2, "int": 4, "unsigned": 4, "float": 4,
+BYTES = {"char": 1, "short": 2, "half": 2, "__half": 2, "int": 4, "unsigned": 4, "float": 4,
           "double": 8, "float2": 8, "int2": 8, "float4": 16, "int4": 16}  # fmt: skip
 _PARTS = {"float2": "xy", "int2": "xy", "float4": "xyzw", "int4": "xyzw"}
 _OPERATORS = {
@@ -62,15 +62,17 @@ def bare(name: str) -> str:
     return match[2][: int(match[1])] if match else name
 
 
-def _shape(name: str, size: int, source: str, known) -> tuple[str, list[int]] | None:
-    """(type, extents) of a shared variable, where its declaration fits its size in bytes."""
-    for declaration in re.findall(r"__shared__([^;]*);", source):
+def shape(
+    name: str, size: int, source: str, known, space: str = "__shared__"
+) -> tuple[str, list[int]] | None:
+    """(type, extents) of a variable of a space, where its declaration fits its size in bytes."""
+    for declaration in re.findall(rf"{space}([^;]*);", source):
         found = re.search(rf"\b{re.escape(name)}\s*((?:\[[^\]]*\]\s*)*)", declaration)
-        kind = re.search(rf"\b({'|'.join(_BYTES)})\b", declaration)
+        kind = re.search(rf"\b({'|'.join(BYTES)})\b", declaration)
         if not found or not kind:
             continue
         extents = [number(text, known) for text in re.findall(r"\[([^\]]*)\]", found[1])]
-        total = _BYTES[kind[1]]
+        total = BYTES[kind[1]]
         for extent in extents:
             total *= extent or 1
         if extents.count(None) == 1:
@@ -90,19 +92,19 @@ def shared_names(
     for variable in program.kernel.variables.values():
         if variable.space == "shared":
             name = bare(variable.name)
-            shape = _shape(name, variable.size, source, known)
-            variables.append((program.layout[variable.name], variable.size, name, shape))
+            extents = shape(name, variable.size, source, known)
+            variables.append((program.layout[variable.name], variable.size, name, extents))
     variables.sort(key=lambda variable: variable[0])
 
     def name(address: int) -> str:
         inside = [v for v in variables if v[0] <= address and (address < v[0] + v[1] or not v[1])]
         if not inside:
             return f"byte {address} of shared memory"
-        first, _, label, shape = inside[-1]
-        if shape is None:
+        first, _, label, declared = inside[-1]
+        if declared is None:
             return f"byte {address - first} of {label}"
-        kind, extents = shape
-        index, within = divmod(address - first, _BYTES[kind])
+        kind, extents = declared
+        index, within = divmod(address - first, BYTES[kind])
         indices = []
         for extent in reversed(extents[1:]):
             index, inner = divmod(index, extent)

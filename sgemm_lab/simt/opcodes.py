@@ -463,6 +463,48 @@ def comparison(name: str, dtype: np.dtype, ftz: bool = False):
 
 COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
+
+def _set(mods, to, of):
+    name, *others = mods
+    combine = next((COMBINE[m] for m in others if m in COMBINE), None)
+    compare = comparison(name, of, "ftz" in others)
+    if compare is None or set(others) - {"ftz"} - set(COMBINE):
+        return None
+    yes, no = to.type(1) if to.kind == "f" else ~to.type(0), to.type(0)
+
+    def choose(a, b, *c):
+        holds = compare(a, b)
+        return np.where(combine(holds, *c) if c else holds, yes, no)
+
+    return choose, (of, of, *([DTYPES["pred"]] if combine else []))
+
+
+def _slct(mods, to, of):
+    if set(mods) - {"ftz"}:
+        return None
+    return lambda a, b, c: np.where((flush(c) if mods else c) >= 0, a, b), (to, to, of)
+
+
+def _dp4a(mods, of_a, of_b):
+    def four(x, of):
+        return np.ascontiguousarray(x).view(f"{of.kind}1").reshape(-1, 4).astype("i8")
+
+    def dp4a(a, b, c):
+        return ((four(a, of_a) * four(b, of_b)).sum(axis=1) + c.astype("i8")).astype("u4")
+
+    return None if mods else (dp4a, (of_a, of_b, DTYPES["u32"]))
+
+
+# Opcodes that end in two types: as `ELEMENTWISE`, given both.
+TWO_TYPES = {"set": _set, "slct": _slct, "dp4a": _dp4a}
+
+REDUCE = {  # of redux: a ufunc and what leaves any value as it is
+    "add": (np.add, lambda dtype: 0), "and": (np.bitwise_and, lambda dtype: np.iinfo(dtype).max),
+    "or": (np.bitwise_or, lambda dtype: 0), "xor": (np.bitwise_xor, lambda dtype: 0),
+    "min": (np.minimum, lambda dtype: np.iinfo(dtype).max),
+    "max": (np.maximum, lambda dtype: np.iinfo(dtype).min),
+}  # fmt: skip
+
 _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 

@@ -151,7 +151,7 @@ _REGS = re.compile(r"\.reg\s+\.(\w+)\s+(.*)$", re.S)
 _INSTRUCTION = re.compile(r"(?:@(!?)([%$\w]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.S)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*")
 _MOVED = re.compile(r"([A-Za-z_$][\w$]*)\s*([+-])\s*(\d\w*)$")  # name+4
-_NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
+_NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9]\d*)U?$")
 
 
 def _literal(text: str) -> Imm:
@@ -257,7 +257,7 @@ def parse(text: str) -> Module:
 
 
 def _kernel(name: str, params, body: str, module_variables) -> Kernel:
-    registers: dict[str, str] = {}
+    registers = {VOTES.name: "pred"}
     words = set(re.findall(r"[\w$]+", body))
     variables = {
         v.name: v for v in module_variables.values() if v.space != "shared" or v.name in words
@@ -351,8 +351,28 @@ def _statement(text, line, scope, labels, variables, code, tables) -> None:
             _label(operands[0], labels)
         if code[-1].op == "brx" and guard:
             raise PtxError("a jump through a table (brx) under a predicate is not supported")
+        if code[-1].op in ("bar", "barrier") and "red" in code[-1].mods:
+            code[-1:] = _voting_barrier(code[-1])
     elif text:
         raise PtxError(f"cannot read the PTX statement {text!r}")
+
+
+VOTES = Reg("%bar.red")
+
+
+def _voting_barrier(ins: Instruction) -> list[Instruction]:
+    """bar.red as the barrier it is, between two steps that no program counts: each thread's vote is
+    noted before, and those of the block are summed after it."""
+    target, *number, vote = ins.operands
+    if ins.guard or len(number) != 1:
+        raise PtxError(f"{ins.opcode} under a predicate, or of some threads, is not supported")
+    how, kind = next(m for m in ins.mods if m in ("popc", "and", "or")), ins.mods[-1]
+    plain = ".".join(word for word in ins.opcode.split(".") if word not in ("red", how, kind))
+    return [
+        Instruction("barvote.pred", (VOTES, vote), None, ins.line),
+        Instruction(f"{plain}.sync", tuple(number), None, ins.line),
+        Instruction(f"barsum.{how}", (target, VOTES), None, ins.line),
+    ]
 
 
 def _label(operand, labels) -> str:
