@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sgemm_lab.run import agreement as module
-from sgemm_lab.run.agreement import agreement
+from sgemm_lab.run.agreement import agreement, comparison
 
 
 @pytest.mark.parametrize("arch", ["compute_75", "compute_90"])
@@ -31,3 +31,10 @@ def test_a_number_that_is_not_the_hardwares_is_named(tmp_path, monkeypatch):
     found = agreement()
     assert found.launches == 1 and len(found.differences) == 1
     assert "global_load_sectors is" in repr(found)
+
+
+def test_the_ptx_machine_finds_what_any_tool_finds_and_cries_wolf_at_no_right_kernel():
+    found = comparison()
+    assert (found.mutants, found.right) == (102, 7)
+    assert found.found["the PTX machine"] >= found.found["any of its tools"] > 60
+    assert not found.false

@@ -57,7 +57,8 @@ def test_a_grid_folded_from_y_into_z_covers_all_of_c(variant, monkeypatch):
 
 @pytest.mark.parametrize(("tile", "ways"), [(8, 2), (16, 8), (32, 32)])
 def test_layout_1_puts_words_that_a_warp_wants_at_once_into_one_bank(tile, ways):
-    """Reads and writes of As cost one wavefront in both layouts, those of Bs `ways` in layout 1."""
+    """As the PTX has it, reads and writes of As cost one wavefront in both layouts, those of Bs
+    `ways` in layout 1."""
     size = 2 * tile
     A, B, C = (np.ones((size, size), np.float32) for _ in range(3))
     n, one, zero = np.int32(size), np.float32(1), np.float32(0)
@@ -66,7 +67,7 @@ def test_layout_1_puts_words_that_a_warp_wants_at_once_into_one_bank(tile, ways)
         grid, args = variant.grid(size, size), (n, n, n, one, A, B, zero, C)
         counted = profile(
             variant.step.source, "tiled", grid, variant.block, args, options=variant.options
-        ).counters
+        ).written
         for kind in ("load", "store"):
             instructions = getattr(counted, f"shared_{kind}_instructions")
             assert getattr(counted, f"shared_{kind}_wavefronts") * 2 == instructions * (

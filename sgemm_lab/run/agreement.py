@@ -1,4 +1,4 @@
-"""The PTX machine's counters against what Nsight Compute counted on a GPU."""
+"""The PTX machine against NVIDIA's tools on a GPU: its counters, and what its sanitizer finds."""
 
 import json
 from collections import Counter
@@ -11,6 +11,7 @@ from sgemm_lab.run.backend import ARCH
 from sgemm_lab.run.sample import sample
 
 COUNTED = MEASUREMENTS / "ncu_h200.json"  # written by benchmarks/hardware_counters.py
+SANITIZERS = MEASUREMENTS / "sanitizers.json"  # written by benchmarks/compute_sanitizer.py
 
 
 @dataclass(frozen=True)
@@ -53,3 +54,43 @@ def agreement(sizes: Iterable[tuple[int, int, int]] | None = None, arch: str = A
                 where = f"{variant.key} at {size}: {name} is {getattr(ours, name)}, not {theirs}"
                 differences.append(where)
     return Agreement(record["gpu_name"], launches, equal, total, tuple(differences))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`found`: finder → planted mistakes it found; `false`: → right kernels it complained about."""
+
+    gpu: str
+    mutants: int
+    right: int
+    found: Counter
+    false: Counter
+
+    def __repr__(self) -> str:
+        lines = [f"{self.mutants} planted mistakes and {self.right} right kernels, {self.gpu}:"]
+        for finder in self.found:
+            found, false = self.found[finder], self.false[finder]
+            lines.append(f"  {finder:<28} {found:>3} found, {false} false alarms")
+        return "\n".join(lines)
+
+
+def comparison() -> Comparison:
+    """Who found which planted mistake: compute-sanitizer's tools on a GPU, and the PTX machine."""
+    record = json.loads(SANITIZERS.read_text(encoding="utf-8"))
+    tools = list(record["tools"])
+    found, false = Counter(), Counter()
+    for row in record["rows"]:
+        seen = [tool for tool in tools if row[tool]["found"]]
+        names = [f"compute-sanitizer {tool}" for tool in seen]
+        names += ["any of its tools"] * bool(seen) + ["the PTX machine"] * bool(row["ours"])
+        (false if row["planted"] is None else found).update(names)
+    order = [*(f"compute-sanitizer {tool}" for tool in tools), "any of its tools"]
+    order += ["the PTX machine"]
+    right = sum(row["planted"] is None for row in record["rows"])
+    return Comparison(
+        record["gpu_name"],
+        len(record["rows"]) - right,
+        right,
+        Counter({name: found[name] for name in order}),
+        false,
+    )

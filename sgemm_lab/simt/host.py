@@ -221,10 +221,11 @@ def _is_whole(value) -> bool:
 
 def _packed(param: Param, declared: Declared, value, memory: GlobalMemory, kernel: str) -> bytes:
     """The bytes of one argument, after every check that its value allows."""
-    label, given = f"{kernel}: {declared.name}", f"{value!r} ({type(value).__name__})"
+    label = f"{kernel}: {declared.name}"
     points = declared.pointer or (param.type in ("u64", "b64", "s64") and declared.dtype is None)
     if isinstance(value, np.ndarray) and (value.ndim or declared.pointer):
         return _address(label, declared, points and param.size == 8, value, memory)
+    given = f"{value!r} ({type(value).__name__})"
     if isinstance(value, list | tuple):
         raise TypeError(
             f"{label} was given a {type(value).__name__}; pass an array: "
