@@ -393,7 +393,7 @@ def moves(
             marked.append(f"×{values[1] / values[0]:.2g}" if values[0] and values[1] else "–")
         cells.append([label, *marked])
     size = f"{M}³" if M == N == K else f"{M}×{N}×{K}"
-    given = all(isinstance(each, Variant) for each in (this, other) if each is not None)
+    given = not any(isinstance(each, tuple) for each in (this, other))
     header = [
         f"counted at {size}" if given else "counted",
         *names,
