@@ -7,13 +7,14 @@ architectures they are the documented behaviour, not a measurement.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
 
 from .decode import Access
 from .machine import Batch
-from .memory import Reach
+from .memory import SIGNED, Reach
 
 WARP = 32
 BANKS = 32  # of 4 bytes each
@@ -189,8 +190,7 @@ class Tally:
     def __init__(self):
         self.warps: Counter = Counter()  # block of code → warps that ran it
         self.lanes: Counter = Counter()  # → lanes that ran it
-        self.executed: Counter = Counter()  # memory, after what ptxas does to loads and stores
-        self.written: Counter = Counter()  # memory, as the PTX has it
+        self._counted: list[list] = []  # [amounts of one execution of an access, how often]
         self._mask, self._active = None, 0
         self._destination = None  # of the cp.async whose source comes next
 
@@ -216,14 +216,14 @@ class Tally:
             self._destination = reach, start
         if (space, access.kind) not in _MEASURES:
             return
-        key = (access, start % SECTOR)
+        key = (self, access, start % SECTOR)
         if access.kind == "copy":
             key = (*key, self._destination[0], self._destination[1] % SECTOR)
-        amounts = reach.notes.get(key)  # the same lanes and pattern count the same again
-        if amounts is None:
-            amounts = reach.notes[key] = self._amounts(batch, access, space, reach, start)
-        for written, name, amount in amounts:
-            (self.written if written else self.executed)[name] += amount
+        entry = reach.notes.get(key)  # the same lanes and pattern count the same again
+        if entry is None:
+            entry = reach.notes[key] = [self._amounts(batch, access, space, reach, start), 0]
+            self._counted.append(entry)
+        entry[1] += 1
 
     def _amounts(self, batch: Batch, access: Access, space: str, reach: Reach, start: int) -> list:
         """(as written?, counter, amount) of one execution of a memory instruction."""
@@ -257,7 +257,11 @@ class Tally:
             for name, number in program.classes[at].items():
                 by_class[name] += warps * number
             ffma += self.lanes[at] * program.classes[at]["ffma"]
-        count = self.written if written else self.executed
+        count: Counter = Counter()
+        for amounts, times in self._counted:
+            for as_written, name, amount in amounts:
+                if as_written == written:
+                    count[name] += amount * times
         return Counters(
             instructions=sum(by_class.values()),
             ffma=ffma,
@@ -284,17 +288,24 @@ def _cost(batch: Batch, reach: Reach, start: int, active: np.ndarray, width: int
     """
     if batch.mask is None and len(reach.relative) > WARP:
         relative = reach.relative.reshape(-1, WARP)
-        if (relative == relative[:, :1] + (relative[0] - relative[0, 0])).all():
+        pattern = relative[0] - relative[0, 0]
+        if (relative == relative[:, :1] + pattern).all():
             phases = (relative[:, 0].astype(np.int64) + start) % SECTOR
-            times = np.bincount(phases, minlength=SECTOR)
+            pattern = pattern.view(SIGNED[pattern.itemsize]).astype(np.int64)
             total: Counter = Counter()
-            for phase in np.flatnonzero(times):
-                row = int(np.argmax(phases == phase))
-                addresses = relative[row : row + 1].astype(np.int64) + start
-                for unit, amount in cost(addresses, active[:1], width):
-                    total[unit] += amount * int(times[phase])
+            for phase, times in Counter(phases.tolist()).items():
+                for unit, amount in _cost_of_one(cost, width, phase, pattern.tobytes()):
+                    total[unit] += amount * times
             return tuple(total.items())
     return cost(_by_warp(batch, reach, start), active, width)
+
+
+@lru_cache(maxsize=4096)
+def _cost_of_one(cost, width: int, phase: int, pattern: bytes) -> tuple:
+    """`cost` of one full warp whose lanes lie at `pattern` (int64 bytes) from its first lane."""
+    lanes = np.frombuffer(pattern, np.int64)
+    first = phase - int(lanes.min()) // SECTOR * SECTOR  # no address below zero
+    return cost((lanes + first)[None], np.ones((1, WARP), bool), width)
 
 
 def _by_warp(batch: Batch, reach: Reach, start: int) -> np.ndarray:
