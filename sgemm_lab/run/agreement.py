@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from html import escape
 
 from sgemm_lab.ladder import ladder
 from sgemm_lab.paths import MEASUREMENTS
@@ -58,13 +59,26 @@ def agreement(sizes: Iterable[tuple[int, int, int]] | None = None, arch: str = A
 
 @dataclass(frozen=True)
 class Comparison:
-    """`found`: finder → planted mistakes it found; `false`: → right kernels it complained about."""
+    """`found`: finder → planted mistakes it found; `false`: → right kernels it complained about;
+    `rows`: for each mistake its name and what each tool and the PTX machine called it."""
 
     gpu: str
     mutants: int
     right: int
     found: Counter
     false: Counter
+    rows: tuple[tuple[str, ...], ...]
+
+    def _repr_html_(self) -> str:
+        head = ("planted mistake", *COLUMNS)
+        cells = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows
+        )
+        table = f"<tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>{cells}"
+        return (
+            f"<pre>{escape(repr(self))}</pre><details><summary>Who found what</summary>"
+            f'<div style="overflow-x:auto"><table>{table}</table></div></details>'
+        )
 
     def __repr__(self) -> str:
         lines = [f"{self.mutants} planted mistakes and {self.right} right kernels, {self.gpu}:"]
@@ -93,4 +107,14 @@ def comparison() -> Comparison:
         right,
         Counter({name: found[name] for name in order}),
         false,
+        tuple(_row(row) for row in record["rows"] if row["planted"] is not None),
     )
+
+
+COLUMNS = ("memcheck", "racecheck", "initcheck", "synccheck", "the PTX machine")
+
+
+def _row(row: dict) -> tuple[str, ...]:
+    """A mistake's name, and a yes or a kind for each finder."""
+    tools = ("yes" if row[tool]["found"] else "–" for tool in COLUMNS[:-1])
+    return row["name"], *tools, ", ".join(dict.fromkeys(f["kind"] for f in row["ours"])) or "–"
