@@ -64,6 +64,19 @@ class Profile:
     written: Counters
     seconds: float = field(compare=False)
     findings: tuple[Finding, ...] | None = None
+    array_bytes: int = 0  # of all arrays the kernel was given
+
+    @property
+    def flop_per_dram_byte(self) -> float:
+        """FLOP for each byte of the arrays: as if DRAM moved every array once."""
+        return self.counters.flops / self.array_bytes if self.array_bytes else 0.0
+
+    @property
+    def flop_per_shared_byte(self) -> float:
+        """FLOP for each byte that shared memory could have moved: a wavefront is 128 bytes."""
+        count = self.counters
+        wavefronts = count.shared_load_wavefronts + count.shared_store_wavefronts
+        return count.flops / (128 * wavefronts) if wavefronts else 0.0
 
     def rows(self) -> list[tuple[str, int]]:
         """(label, count) of every counter that is not zero."""
@@ -156,7 +169,8 @@ def profile(
         if array is not arg and getattr(arg, "ndim", 0):
             arg.set(array)
     executed, written = (tally.result(launch.program, written=view) for view in (False, True))
-    return Profile(name, launch.grid, launch.block, executed, written, seconds, findings)
+    size = sum(array.nbytes for array in local if getattr(array, "ndim", 0))
+    return Profile(name, launch.grid, launch.block, executed, written, seconds, findings, size)
 
 
 class _Orders:
