@@ -16,6 +16,5 @@ from sgemm_lab.show.explorer import explore
 
 __all__ = [
     "accesses", "arguments", "bench", "charts", "check", "cp", "devices", "doctor", "explore",
-    "judge", "ladder", "launch",
-    "profile", "profile_variant", "records", "sample", "source",
+    "judge", "ladder", "launch", "profile", "profile_variant", "records", "sample", "source",
 ]  # fmt: skip

@@ -1,7 +1,9 @@
 """What several test files share: the built pages, served, and a browser to look at them."""
 
+import importlib.util
 import os
 import shutil
+import sys
 import threading
 from contextlib import suppress
 from functools import partial
@@ -14,6 +16,15 @@ from sgemm_lab.paths import ROOT
 
 HTML = ROOT / "_build" / "html"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def benchmark(name: str):
+    """A script of benchmarks/ as a module."""
+    path = ROOT / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def pytest_report_header():

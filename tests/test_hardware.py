@@ -7,7 +7,6 @@ same. By default the variants one macro away from a default are compared, at the
 
 import ast
 import csv
-import importlib.util
 import io
 import json
 import os
@@ -22,6 +21,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from conftest import benchmark
 
 from sgemm_lab.ladder import Variant, ladder, source_hash
 from sgemm_lab.paths import MEASUREMENTS, ROOT
@@ -38,15 +38,7 @@ PROCESSES = 5
 KNOWN: Mapping[tuple[str, str, str, str], str] = {}
 
 
-def _script():
-    path = ROOT / "benchmarks" / "hardware_counters.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-script = _script()
+script = benchmark("hardware_counters")
 
 
 # ------------------------------------------------------------------------------ the comparison

@@ -3,7 +3,6 @@
 And what NVIDIA's compute-sanitizer finds in the same kernels on a GPU, we find.
 """
 
-import importlib.util
 import json
 import re
 import sys
@@ -13,10 +12,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import benchmark
 from mutants import BASES, MUTANTS, SHAPE, WRONG, Base, Mutant
 
 from sgemm_lab.ladder import ladder
-from sgemm_lab.paths import ROOT
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import ptx
 from sgemm_lab.run.check import EPS, check, default_shapes
@@ -112,15 +111,7 @@ def test_a_text_that_does_not_stand_in_the_kernel_once_is_refused():
 # --- compute-sanitizer: what it says -------------------------------------------------------------
 
 
-def _script():
-    path = ROOT / "benchmarks" / "compute_sanitizer.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-script = _script()
+script = benchmark("compute_sanitizer")
 
 
 def output(*lines: str, summary="ERROR SUMMARY: 0 errors") -> str:

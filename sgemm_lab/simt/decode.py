@@ -237,27 +237,27 @@ def _apply(function, dtypes, target: int, sources: list[int]) -> Callable:
     return lambda m: m.write(target, function(*(m.registers[s].view(t) for s, t in pairs)))
 
 
-def _elementwise(program: Program, ins: Instruction):
-    mods, kind = ins.mods[:-1], ins.mods[-1]
-    rule = opcodes.rule(ins.op, mods, DTYPES[kind]) if kind in DTYPES else None
+def _ruled(program: Program, ins: Instruction, rule):
+    """The closure of an instruction by its rule, (function, operand types); None without one."""
     if rule is None:
         return None
     function, dtypes = rule
     target, *operands = ins.operands
     sources = [program.source(op, dtype) for op, dtype in zip(operands, dtypes, strict=True)]
     return _apply(function, dtypes, program.target(target), sources)
+
+
+def _elementwise(program: Program, ins: Instruction):
+    mods, kind = ins.mods[:-1], ins.mods[-1]
+    rule = opcodes.rule(ins.op, mods, DTYPES[kind]) if kind in DTYPES else None
+    return _ruled(program, ins, rule)
 
 
 def _two_types(program: Program, ins: Instruction):
     *mods, first, second = ins.mods
     known = first in DTYPES and second in DTYPES
     rule = opcodes.TWO_TYPES[ins.op](tuple(mods), DTYPES[first], DTYPES[second]) if known else None
-    if rule is None:
-        return None
-    function, dtypes = rule
-    target, *operands = ins.operands
-    sources = [program.source(op, dtype) for op, dtype in zip(operands, dtypes, strict=True)]
-    return _apply(function, dtypes, program.target(target), sources)
+    return _ruled(program, ins, rule)
 
 
 def _add(program: Program, ins: Instruction):
