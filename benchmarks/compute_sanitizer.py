@@ -1,8 +1,11 @@
 """Who finds the planted bugs of tests/mutants.py: NVIDIA's compute-sanitizer, and the PTX machine.
 
-    python benchmarks/compute_sanitizer.py [--out FILE] [--commit HASH] [--jobs 6] [--limit 360]
+    python benchmarks/compute_sanitizer.py [--out FILE] [--commit HASH] [--jobs N] [--limit 360]
     python benchmarks/compute_sanitizer.py --dry          the commands, on any machine
     python benchmarks/compute_sanitizer.py --ours         what the PTX machine finds, anew: no GPU
+    python benchmarks/compute_sanitizer.py --theirs       the tools' part only; --ours adds the rest
+
+A row counts while its kernel is the one that ran: the tests refuse it when the text has changed.
 
 Each right kernel and each mutant is launched once under each tool (memcheck, racecheck, initcheck,
 synccheck), every time by a process of its own, since a bug may leave CUDA unusable. CuPy compiles
@@ -49,6 +52,7 @@ TOOLS = {  # tool → its options; errors of the API are consequences of what is
 EVERYWHERE = "--initcheck-address-space"  # with "all" initcheck looks at shared memory too, if new
 PATIENCE = 25  # seconds for a run
 LIMIT = 360  # seconds for all runs
+JOBS = max(1, (os.cpu_count() or 2) - 2)  # at a time: a run is mostly Python and the compiler
 SHOWN = 20  # reports that a run prints
 FILE = "kernel.cu"  # what reports call the source
 OVER = "The launch is over."  # what a process prints that came so far
@@ -211,17 +215,19 @@ def ours(chosen: Launch) -> list[dict] | dict:
     return [{"kind": f.kind, "line": f.line, "other_line": f.other_line} for f in findings]
 
 
-def rows(results: Mapping[tuple[str, str], dict]) -> list[dict]:
-    """A row for each subject: what was planted, what the tools found, what we find."""
+def rows(results: Mapping[tuple[str, str], dict], theirs: bool = False) -> list[dict]:
+    """A row for each subject: what was planted, what the tools found, what we find (if not only
+    `theirs` is asked for)."""
     planted = {
         mutant.name: {"kinds": mutant.kinds, "lines": sorted(mutant.lines)} for mutant in MUTANTS
     }
     return [
         {
             "name": name,
+            "source_hash": chosen.variant.source_hash,
             "planted": planted.get(name),
             **{tool: results[name, tool] for tool in TOOLS},
-            "ours": ours(chosen),
+            "ours": {"problem": "not run: --theirs"} if theirs else ours(chosen),
         }
         for name, chosen in subjects().items()
     ]
@@ -278,7 +284,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ours", action="store_true", help="anew in --out: the PTX machine's part")
     parser.add_argument("--out", type=Path, default=OUT, help="default: %(default)s")
     parser.add_argument("--commit", help="where this copy came from, if it is no git checkout")
-    parser.add_argument("--jobs", type=int, default=6, help="processes at a time (%(default)s)")
+    parser.add_argument("--theirs", action="store_true", help="leave out the PTX machine's part")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="processes at a time (%(default)s)")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for all (%(default)s)")
     parser.add_argument("--raw", type=Path, help="directory that keeps what the tools wrote")
     parser.add_argument("--launch", choices=subjects(), help=argparse.SUPPRESS)
@@ -301,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raw = given.raw or Path(temporary)
                 raw.mkdir(parents=True, exist_ok=True)
                 record["rows"] = rows(
-                    run_all(list(subjects()), raw.resolve(), given.jobs, given.limit)
+                    run_all(list(subjects()), raw.resolve(), given.jobs, given.limit), given.theirs
                 )
     except (Unable, FileNotFoundError, KeyError) as problem:
         print(problem, file=sys.stderr)

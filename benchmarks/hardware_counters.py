@@ -4,8 +4,8 @@
     python benchmarks/hardware_counters.py --dry          the launches, on any machine
 
 One ncu process watches one Python process that makes every launch once, in the order of `--dry`:
-all legal settings of every step at the small shapes, and those that differ from the default in at
-most one macro at 1024³. CuPy compiles the .cu files for the GPU that is there. Only what the
+the settings of every step that differ from the default in at most one macro at the small shapes,
+and the defaults at 1024³. CuPy compiles the .cu files for the GPU that is there. Only what the
 hardware said is recorded, nothing of the PTX machine.
 
 It needs CuPy, NumPy and tqdm, and permission to read the counters (as root, or see NVIDIA's page
@@ -101,8 +101,8 @@ def spread(step: Step) -> list[Variant]:
 def launches() -> list[Launch]:
     """Every launch, in the order in which they are made."""
     steps = [step for step in ladder if step.function]
-    small = [Launch(v, *size) for size in SMALL for step in steps for v in step.variants()]
-    return small + [Launch(v, *LARGE) for step in steps for v in spread(step)]
+    small = [Launch(v, *size) for size in SMALL for step in steps for v in spread(step)]
+    return small + [Launch(step(), *LARGE) for step in steps]
 
 
 def _three(sizes: Sequence[int]) -> list[int]:

@@ -5,18 +5,20 @@
 // times.
 //
 //                            col
-//              B        +---+-:-+---+  For each tile along K, thread (tx, ty)
-//            [K][N]     |   | : |   |    loads one element of As and one of Bs
-//                       +---+-:-+---+    (neighbouring tx, neighbouring
+//              B        +---+-:-+---+  For each tile along K, thread (x, y)
+//            [K][N]     |   | : |   |    fetches one element of A and one of B
+//                       +---+-:-+---+    (neighbouring x, neighbouring
 //                    k0 |   |Bs |   |    addresses);
-//                       +---+-:-+---+    waits at a barrier until the tiles
-//         A      k0           :          are complete; adds row ty of As times
-//      +---+---+---+    +---+-:-+---+    column tx of Bs to its sums;
-//  row |...|As |...|    |...|.o |   |    waits at a barrier until all are done
-//      +---+---+---+    +---+---+---+    with the tiles.
-//         [M][K]          C [M][N]
-//                                      Outside A and B it loads 0. No thread
-//                                      leaves early: all reach every barrier.
+//                       +---+-:-+---+    waits at a barrier until all are done
+//         A      k0           :          with the tiles before; puts its two
+//      +---+---+---+    +---+-:-+---+    elements into As and Bs; waits until
+//  row |...|As |...|    |...|.o |   |    the tiles are complete;
+//      +---+---+---+    +---+---+---+    adds row y of As times column x of Bs
+//         [M][K]          C [M][N]       to its sums.
+//
+// Beyond K it puts 0, which adds nothing. Beyond the last row of A or column of
+// B it reads the last one again: nobody stores what comes of that. No thread
+// leaves early, so all reach every barrier.
 //
 // LAYOUT=1 keeps Bs transposed, [col][k], so that a warp reads and writes it at
 // stride TILE: with TILE=32, 32 words in one bank. Step 2 of "How to optimize
@@ -43,35 +45,43 @@ static_assert(ACCUMULATORS >= 1 && TILE % ACCUMULATORS == 0,
 static_assert(LAYOUT == 0 || LAYOUT == 1, "LAYOUT is 0 or 1");
 
 constexpr int THREADS = TILE * TILE;
+constexpr int RESIDENT = 2048; // threads of an SM that registers should suffice
+                               // for; where it holds fewer, this has no effect
 // Distance in Bs between neighbours along k, and along the columns.
 constexpr int BS_K = LAYOUT == 0 ? TILE : 1;
 constexpr int BS_N = LAYOUT == 0 ? 1 : TILE;
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     tiled(int M, int N, int K, float alpha, const float* A, const float* B,
           float beta, float* C) {
     // grid.y ends at 65535; z goes on
     const unsigned block_y = blockIdx.z * gridDim.y + blockIdx.y;
-    const unsigned tx = threadIdx.x;
-    const unsigned ty = threadIdx.y;
-    const unsigned row = block_y * TILE + ty;
-    const unsigned col = blockIdx.x * TILE + tx;
+    const unsigned row = block_y * TILE + threadIdx.y;
+    const unsigned col = blockIdx.x * TILE + threadIdx.x;
 
     __shared__ float As[TILE][TILE];  // [BM][BK]
     __shared__ float Bs[TILE * TILE]; // [BK][BN], or [BN][BK] with LAYOUT=1
 
+    // What this thread fetches next
+    const float* a = &A[(size_t)min(row, M - 1) * K + threadIdx.x];
+    const float* b = &B[(size_t)threadIdx.y * N + min(col, N - 1)];
+
     float sums[ACCUMULATORS] = {};
     for (unsigned k0 = 0; k0 < K; k0 += TILE) {
-        As[ty][tx] =
-            row < M && k0 + tx < K ? A[(size_t)row * K + k0 + tx] : 0.0f;
-        Bs[ty * BS_K + tx * BS_N] =
-            k0 + ty < K && col < N ? B[(size_t)(k0 + ty) * N + col] : 0.0f;
+        const float a_next = k0 + threadIdx.x < K ? *a : 0.0f;
+        const float b_next = k0 + threadIdx.y < K ? *b : 0.0f;
+        a += TILE;
+        b += (size_t)TILE * N;
+
+        __syncthreads();
+        As[threadIdx.y][threadIdx.x] = a_next;
+        Bs[threadIdx.y * BS_K + threadIdx.x * BS_N] = b_next;
         __syncthreads();
 
 #pragma unroll
         for (int k = 0; k < TILE; ++k)
-            sums[k % ACCUMULATORS] += As[ty][k] * Bs[k * BS_K + tx * BS_N];
-        __syncthreads();
+            sums[k % ACCUMULATORS] +=
+                As[threadIdx.y][k] * Bs[k * BS_K + threadIdx.x * BS_N];
     }
 
     float sum = 0.0f;

@@ -8,6 +8,7 @@ from sgemm_lab.measure import records
 from sgemm_lab.measure.bench import bench
 from sgemm_lab.run.backend import cp
 from sgemm_lab.run.check import check
+from sgemm_lab.run.cubin import machine_code
 from sgemm_lab.run.launch import launch
 from sgemm_lab.run.profile import accesses, arguments, profile, profile_variant
 from sgemm_lab.run.sample import sample
@@ -16,5 +17,6 @@ from sgemm_lab.show.explorer import explore
 
 __all__ = [
     "accesses", "arguments", "bench", "charts", "check", "cp", "devices", "doctor", "explore",
-    "judge", "ladder", "launch", "profile", "profile_variant", "records", "sample", "source",
+    "judge", "ladder", "launch", "machine_code", "profile", "profile_variant", "records", "sample",
+    "source",
 ]  # fmt: skip

@@ -62,6 +62,7 @@ _SM_FACTS = (
 _SM = {
     (7, 5): (64, 64, 64 * KIB, 64 * KIB, 0, 1024, 16),
     (8, 0): (64, 128, 164 * KIB, 163 * KIB, KIB, 2048, 32),
+    (8, 6): (128, 128, 100 * KIB, 99 * KIB, KIB, 1536, 16),
     (8, 9): (128, 128, 100 * KIB, 99 * KIB, KIB, 1536, 24),
     (9, 0): (128, 128, 228 * KIB, 227 * KIB, KIB, 2048, 32),
 }
@@ -85,6 +86,9 @@ devices: Mapping[str, Device] = MappingProxyType({
         _device("a100", "A100 40GB SXM", "A100-SXM4-40GB", (8, 0), sms=108, clock_mhz=1410,
                 dram_gbs=1555, l2_mib=40, tdp_w=400,
                 source="NVIDIA A100 Tensor Core GPU architecture whitepaper (19.5 TFLOPS)"),
+        _device("rtx3090", "RTX 3090", "GeForce RTX 3090", (8, 6), sms=82, clock_mhz=1695,
+                dram_gbs=936, l2_mib=6, tdp_w=350, source="NVIDIA Ampere GA102 GPU architecture "
+                "whitepaper (35.6 TFLOPS, 10496 cores)"),
         _device("l4", "L4", "L4", (8, 9), sms=58, clock_mhz=2040, dram_gbs=300, l2_mib=48,
                 tdp_w=72, source="NVIDIA L4 data sheet (30.3 TFLOPS, 7424 cores)"),
         _device("h100", "H100 SXM", "H100 80GB HBM3", (9, 0), sms=132, clock_mhz=1980,

@@ -7,7 +7,7 @@ follow from them. A Variant is a step with every macro chosen.
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -51,8 +51,9 @@ class Step:
 
     `block`, `tile`, `shared_bytes` and `x_walks_rows` are functions of the macros' values: threads
     (x, y); block tile (BM, BN, BK) in elements; static shared memory of a block in bytes; whether
-    the x axis of the grid walks down the rows of C (else along its columns). `text` stands in for
-    the file, for a kernel that is not in kernels/.
+    the x axis of the grid walks down the rows of C (else along its columns). `fetches`: all threads
+    of a block fetch equally many times this many neighbours of A's tile; 0 if they need not.
+    `text` stands in for the file, for a kernel that is not in kernels/.
     """
 
     number: int
@@ -65,6 +66,7 @@ class Step:
     tile: Callable[[Macros], tuple[int, int, int]] = lambda m: (0, 0, 0)
     shared_bytes: Callable[[Macros], int] = lambda m: 0
     x_walks_rows: Callable[[Macros], bool] = lambda m: False
+    fetches: int = 0
     min_capability: tuple[int, int] = (7, 5)
     text: str | None = None
 
@@ -93,10 +95,11 @@ class Step:
         values = self._values(macros)
         if excess := self._excess(values):
             named = [m for m in self.macros if m.name in macros and self._matters(m, values)]
-            last = named[-1]
             setting = " ".join(f"{m.name}={values[m.name]}" for m in named)
-            way_out = _choose(self._legal(last, macros), last.name if named[1:] else "")
-            return f"{setting} {excess} {way_out}"
+            for macro in named[::-1]:
+                if fitting := self._legal(macro, macros):
+                    return f"{setting} {excess} {_choose(fitting, macro.name if named[1:] else '')}"
+            return f"{setting} {excess} Choose other values."
         return None
 
     def variants(self) -> tuple["Variant", ...]:
@@ -127,7 +130,7 @@ class Step:
         return {m.name: index(macros.get(m.name, m.default)) for m in self.macros}
 
     def _excess(self, values: Macros) -> str | None:
-        """What these values need more of than a block may have."""
+        """What these values need more of than a block may have, or can't share out."""
         (x, y), shared = self.block(values), self.shared_bytes(values)
         if x * y > THREADS_PER_BLOCK:
             return f"needs {x}×{y} = {x * y} threads; a block may have {THREADS_PER_BLOCK}."
@@ -135,6 +138,13 @@ class Step:
             return (
                 f"needs {shared} bytes of shared memory; a block may have "
                 f"{STATIC_SHARED_PER_BLOCK}."
+            )
+        BM, _, BK = self.tile(values)
+        if self.fetches and BM * BK % (x * y * self.fetches):
+            each = f"{self.fetches} at a time" if self.fetches > 1 else "one at a time"
+            return (
+                f"leaves a tile of A of {BM}×{BK} = {BM * BK} elements to {x * y} threads, {each}; "
+                "all must fetch equally often."
             )
         return None
 
@@ -144,9 +154,9 @@ class Step:
         return [c for c in macro.choices if not self._excess({**values, macro.name: c})]
 
     def _matters(self, macro: Macro, values: Macros) -> bool:
-        """Whether another choice of the macro changes what a block needs."""
+        """Whether another choice of the macro changes what a block needs, or has to share out."""
         needs = {
-            (self.block(v), self.shared_bytes(v))
+            (self.block(v), self.shared_bytes(v), self.tile(v) if self.fetches else None)
             for v in ({**values, macro.name: c} for c in macro.choices)
         }
         return len(needs) > 1
@@ -339,6 +349,46 @@ def _join(words: Iterable, last: str) -> str:
     return f"{', '.join(first)} {last} {final}" if first else final
 
 
+# What several steps have in common. PAD of steps 5 and up is 4: their As is [BK][BM + PAD].
+_TILE = Macro("TILE", 32, (8, 16, 32), "rows and columns of a tile", shown=(64,))
+_ACCUMULATORS = Macro("ACCUMULATORS", 1, (1, 2, 4), "independent partial sums of a thread")
+_LAYOUT = Macro("LAYOUT", 0, (0, 1), "Bs in shared memory: 0: [k][col]; 1: [col][k]")
+_TILED = {
+    "block": lambda m: (m["TILE"], m["TILE"]),
+    "tile": lambda m: (m["TILE"], m["TILE"], m["TILE"]),
+}
+_BLOCK_TILE = "rows and columns of a block's tile of C"
+_DEPTH = "how far the tiles of A and B reach along K"
+_COLUMN = (
+    Macro("TILE", 64, (32, 64), _BLOCK_TILE),
+    Macro("BK", 16, (16, 32), _DEPTH),
+    Macro("TM", 16, (2, 4, 8, 16), "rows of C that a thread computes"),
+)
+
+
+def _square(depths: tuple[int, ...], **defaults: int) -> tuple[Macro, ...]:
+    return (
+        Macro("TILE", defaults["TILE"], (64, 128), _BLOCK_TILE),
+        Macro("BK", defaults["BK"], depths, _DEPTH),
+        Macro("TM", defaults["TM"], (4, 8), "rows of C that a thread computes, and columns"),
+    )
+
+
+def _padded_bytes(m: Macros) -> int:
+    return 4 * m["BK"] * (2 * m["TILE"] + 4)
+
+
+_COLUMN_OF_OUTPUTS = {
+    "block": lambda m: (m["TILE"], m["TILE"] // m["TM"]),
+    "tile": lambda m: (m["TILE"], m["TILE"], m["BK"]),
+    "shared_bytes": _padded_bytes,
+}
+_SQUARE_OF_OUTPUTS = {
+    "tile": lambda m: (m["TILE"], m["TILE"], m["BK"]),
+    "shared_bytes": _padded_bytes,
+    "fetches": 4,
+}
+
 ladder = Ladder(
     Step(
         number=0,
@@ -369,13 +419,102 @@ ladder = Ladder(
         title="Shared-memory tiles",
         summary="A block loads tiles of A and B once and uses each element TILE times.",
         function="tiled",
-        macros=(
-            Macro("TILE", 32, (8, 16, 32), "rows and columns of a tile", shown=(64,)),
-            Macro("ACCUMULATORS", 1, (1, 2, 4), "independent partial sums of a thread"),
-            Macro("LAYOUT", 0, (0, 1), "Bs in shared memory: 0: [k][col]; 1: [col][k]"),
-        ),
-        block=lambda m: (m["TILE"], m["TILE"]),
-        tile=lambda m: (m["TILE"], m["TILE"], m["TILE"]),
+        macros=(_TILE, _ACCUMULATORS, _LAYOUT),
+        **_TILED,
         shared_bytes=lambda m: 2 * 4 * m["TILE"] ** 2,
+    ),
+    Step(
+        number=3,
+        stem="03_index_in_register",
+        title="The index in a register",
+        summary="threadIdx is read once; the machine code stays the same.",
+        function="index_in_register",
+        macros=(_TILE, _ACCUMULATORS, _LAYOUT),
+        **_TILED,
+        shared_bytes=lambda m: 2 * 4 * m["TILE"] ** 2,
+    ),
+    Step(
+        number=4,
+        stem="04_bank_conflicts",
+        title="No bank conflicts",
+        summary="Bs packed as it lies in B, or its rows padded: a warp meets each bank once.",
+        function="bank_conflicts",
+        macros=(
+            _TILE,
+            replace(_LAYOUT, default=1),
+            Macro("PAD", 1, (0, 1, 4), "words that fill up every row of Bs"),
+        ),
+        **_TILED,
+        shared_bytes=lambda m: 4 * m["TILE"] * (2 * m["TILE"] + m["PAD"]),
+    ),
+    Step(
+        number=5,
+        stem="05_thread_tile_1d",
+        title="A column of outputs a thread",
+        summary="A thread computes TM outputs and takes each element of Bs once for all of them.",
+        function="thread_tile_1d",
+        macros=_COLUMN,
+        **_COLUMN_OF_OUTPUTS,
+        fetches=1,
+    ),
+    Step(
+        number=6,
+        stem="06_vectorized",
+        title="128-bit loads and stores",
+        summary="A thread fetches four neighbours with one instruction.",
+        function="vectorized",
+        macros=_COLUMN,
+        **_COLUMN_OF_OUTPUTS,
+        fetches=4,
+    ),
+    Step(
+        number=7,
+        stem="07_thread_tile_4x4",
+        title="4×4 outputs a thread",
+        summary="A square of outputs a thread: 8 loads from shared memory for 16 multiply-adds.",
+        function="thread_tile_4x4",
+        macros=_square((8, 16, 32), TILE=64, BK=16, TM=4),
+        block=lambda m: (m["TILE"] // m["TM"], m["TILE"] // m["TM"]),
+        **_SQUARE_OF_OUTPUTS,
+    ),
+    Step(
+        number=8,
+        stem="08_thread_tile_8x8",
+        title="8×8 outputs a thread",
+        summary="16 loads for 64 multiply-adds, in fours that meet each bank once.",
+        function="thread_tile_8x8",
+        macros=_square((8, 16, 32), TILE=128, BK=8, TM=8),
+        block=lambda m: (m["TILE"] // m["TM"], m["TILE"] // m["TM"]),
+        **_SQUARE_OF_OUTPUTS,
+    ),
+    Step(
+        number=9,
+        stem="09_warp_tile",
+        title="A tile for each warp",
+        summary="The 32 lanes stand 4×8 and share what they read.",
+        function="warp_tile",
+        macros=_square((8, 16), TILE=128, BK=16, TM=8),
+        block=lambda m: ((m["TILE"] // m["TM"]) ** 2, 1),
+        **_SQUARE_OF_OUTPUTS,
+    ),
+    Step(
+        number=10,
+        stem="10_prefetch",
+        title="Prefetch",
+        summary="The next tiles are fetched into registers while these are computed with.",
+        function="prefetch",
+        macros=_square((8, 16), TILE=128, BK=8, TM=8),
+        block=lambda m: ((m["TILE"] // m["TM"]) ** 2, 1),
+        **_SQUARE_OF_OUTPUTS,
+    ),
+    Step(
+        number=11,
+        stem="11_double_buffer",
+        title="Double buffer",
+        summary="Two pairs of tiles in shared memory: one barrier a tile instead of two.",
+        function="double_buffer",
+        macros=_square((8, 16), TILE=128, BK=8, TM=8),
+        block=lambda m: ((m["TILE"] // m["TM"]) ** 2, 1),
+        **_SQUARE_OF_OUTPUTS | {"shared_bytes": lambda m: 2 * _padded_bytes(m)},
     ),
 )

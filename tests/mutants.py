@@ -1,12 +1,12 @@
 """Planted bugs: right kernels, each with one mistake put in, and where the mistake must be found.
 
-A `Base` is a right kernel: two of the book's, and five written here for what the book's first steps
-lack (float4, two buffers, cp.async, work inside a warp, atomics). A `Mutant` is a base with some
-text replaced; every replaced text stands in the base exactly once. `kinds` are the findings that
-are right for it, any of them will do; `at` are texts of the broken kernel, at whose lines the
-finding must stand (as its line or its other line). "wrong-result" is a mistake that breaks no rule
-of CUDA: only comparing numbers finds it (run/check.py). A mutant with a `proof` does nothing wrong:
-it computes the same numbers as its base, and must have no finding.
+A `Base` is a right kernel: those of the book with small tiles, and five written here for what the
+book's lack (cp.async, work inside a warp, atomics) or do in another way (float4, two buffers). A
+`Mutant` is a base with some text replaced; every replaced text stands in the base exactly once.
+`kinds` are the findings that are right for it, any of them will do; `at` are texts of the broken
+kernel, at whose lines the finding must stand (as its line or its other line). "wrong-result" is a
+mistake that breaks no rule of CUDA: only comparing numbers finds it (run/check.py). A mutant with a
+`proof` does nothing wrong: it computes the same numbers as its base, and must have no finding.
 
 tests/test_mutants.py runs this table on the PTX machine, benchmarks/compute_sanitizer.py on a GPU.
 """
@@ -20,6 +20,8 @@ from sgemm_lab.ladder import Step, Variant, ladder
 Shape = tuple[int, int, int]
 WRONG = ("wrong-result",)
 SHAPE = 19, 21, 22  # M, N, K: several tiles each way, none of them whole
+APART = 67, 70, 22  # the same for tiles of 64; rows of A and B are no multiples of 16 bytes
+FOURS = 68, 72, 20  # the same, and they are
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,14 @@ class Base:
     variant: Variant
     arch: str = "compute_75"
     slices: int = 1
+    shape: Shape = SHAPE
 
     @property
     def name(self) -> str:
         return self.variant.step.stem
 
-    def launch(self, shape: Shape = SHAPE, beta: float = 0.0) -> "Launch":
-        return Launch(self.variant, self.arch, shape, beta, self.slices)
+    def launch(self, shape: Shape | None = None, beta: float = 0.0) -> "Launch":
+        return Launch(self.variant, self.arch, shape or self.shape, beta, self.slices)
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,10 @@ class Mutant:
     edits: tuple[tuple[str, str], ...]
     kinds: tuple[str, ...] = ()
     at: tuple[str, ...] = ()
-    shape: Shape = SHAPE
+    shape: Shape | None = None
     beta: float = 0.0
     slices: int | None = None
+    offsets: Shape = (0, 0, 0)
     proof: str = ""
 
     @property
@@ -74,22 +78,24 @@ class Mutant:
 
     @property
     def launch(self) -> "Launch":
-        return self.at_shape(self.shape)
+        return self.at_shape(self.shape or self.base.shape)
 
     def at_shape(self, shape: Shape) -> "Launch":
         slices = self.slices or self.base.slices
-        return Launch(self.variant, self.base.arch, shape, self.beta, slices)
+        return Launch(self.variant, self.base.arch, shape, self.beta, slices, self.offsets)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """All that a launch needs but the arrays; the same here and on a GPU."""
+    """All that a launch needs but the arrays; the same here and on a GPU. A, B and C begin so many
+    floats after the start of an allocation as `offsets` say."""
 
     variant: Variant
     arch: str
     shape: Shape
     beta: float = 0.0
     slices: int = 1
+    offsets: Shape = (0, 0, 0)
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -103,11 +109,15 @@ class Launch:
         rng = np.random.default_rng(0)
         A, B, C = (rng.standard_normal(s, dtype=np.float32) for s in ((M, K), (K, N), (M, N)))
         if self.slices > 1:
-            C = asarray(np.zeros_like(C))
-        else:
-            C = asarray(C) if self.beta else empty(C.shape, np.float32)
+            C = np.zeros_like(C)
+        unwritten = self.slices == 1 and not self.beta
+        A, B, C = (
+            (empty(n + X.size, np.float32) if X is C and unwritten else
+             asarray(np.concatenate([np.zeros(n, np.float32), X.reshape(-1)])))[n:].reshape(X.shape)
+            for X, n in zip((A, B, C), self.offsets, strict=True)
+        )  # fmt: skip
         sizes = np.int32(M), np.int32(N), np.int32(K)
-        return *sizes, np.float32(1), asarray(A), asarray(B), np.float32(self.beta), C
+        return *sizes, np.float32(1), A, B, np.float32(self.beta), C
 
     def run(self) -> tuple:
         """On the PTX machine: the findings, and C."""
@@ -149,6 +159,15 @@ def _written(stem: str, text: str, tile: Shape, block: tuple[int, int], capabili
 
 NAIVE = Base(ladder[1](BLOCK_X=8, BLOCK_Y=4))
 TILED = Base(ladder[2](TILE=8))
+BANKS = Base(ladder[4](TILE=8))
+COLUMN = Base(ladder[5](TILE=32, BK=16, TM=4), shape=APART)
+FOUR_LOADS = Base(ladder[6](TILE=32, BK=16, TM=8), shape=APART)
+SQUARE = Base(ladder[7](TILE=64, BK=16, TM=4), shape=APART)
+LARGE_SQUARE = Base(ladder[8](TILE=64, BK=8, TM=8), shape=APART)
+WARP_TILE = Base(ladder[9](TILE=64, BK=8, TM=8), shape=APART)
+PREFETCH = Base(ladder[10](TILE=64, BK=8, TM=8), shape=APART)
+BUFFERS = Base(ladder[11](TILE=64, BK=8, TM=8), shape=APART)
+BOOK = (NAIVE, TILED, BANKS, COLUMN, FOUR_LOADS, SQUARE, LARGE_SQUARE, WARP_TILE, PREFETCH, BUFFERS)
 
 VECTOR = """\
 // A block of 4 x 16 threads computes a 16 x 16 tile of C. A thread moves four
@@ -382,7 +401,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE)
 """
 SPLIT = Base(_written("split", SPLIT, (8, 8, 1), (8, 8)), slices=2)
 
-BASES = (NAIVE, TILED, VECTOR, DOUBLE, ASYNC, WARP, SPLIT)
+BASES = (*BOOK, VECTOR, DOUBLE, ASYNC, WARP, SPLIT)
 
 # --- the mistakes --------------------------------------------------------------------------------
 
@@ -393,7 +412,7 @@ TWO_BLOCKS = ("two-blocks-write",)
 UNWRITTEN = ("uninitialised-read",)
 UNFINISHED = ("unfinished-copy",)
 ODD = ("misaligned",)
-APART = ("divergent-barrier", "exit-before-barrier")
+SOME = ("divergent-barrier", "exit-before-barrier")
 
 WHOLE = (16, 24, 32)  # multiples of every tile
 
@@ -436,65 +455,76 @@ IN_NAIVE = (
 
 
 _tiled = _of(TILED)
-_STORE_A, _STORE_B = "As[ty][tx] =", "Bs[ty * BS_K + tx * BS_N] ="
-_LOAD_A, _LOAD_B = "row < M && k0 + tx < K ? A[", "k0 + ty < K && col < N ? B["
-_USE = "sums[k % ACCUMULATORS] +="
-_FIRST = "__syncthreads();\n\n#pragma"
-_SECOND = "__syncthreads();\n    }\n\n    float sum"
+_STORE_A = "As[threadIdx.y][threadIdx.x] ="
+_STORE_B = "Bs[threadIdx.y * BS_K + threadIdx.x * BS_N] ="
+_LOAD_A, _LOAD_B = "k0 + threadIdx.x < K ? *a : 0.0f", "k0 + threadIdx.y < K ? *b : 0.0f"
+_USE = "* Bs[k * BS_K"
+_FIRST = "__syncthreads();\n        As["
+_SECOND = "__syncthreads();\n\n#pragma"
 
 IN_TILED = (
-    _tiled("first barrier dropped", _FIRST, "\n#pragma", RACE, _STORE_A, _USE, shape=(19, 21, 8)),
-    _tiled("second barrier dropped", _SECOND, "}\n\n    float sum", RACE, _STORE_A, _USE),
-    _tiled("second barrier moved out of the loop", _SECOND,
-           "}\n    __syncthreads();\n    float sum", RACE, _STORE_B, _USE),
-    _tiled("first barrier moved before the loads", _STORE_A, f"__syncthreads();\n{_STORE_A}", RACE,
-           _STORE_A, _USE, also=((_FIRST, "\n#pragma"),)),
-    _tiled("first barrier moved between the loads", _STORE_B, f"__syncthreads();\n{_STORE_B}", RACE,
-           _STORE_B, _USE, also=((_FIRST, "\n#pragma"),)),
+    _tiled("first barrier dropped", _FIRST, "As[", RACE, _STORE_A, _USE),
+    _tiled("second barrier dropped", _SECOND, "\n#pragma", RACE, _STORE_A, _USE,
+           shape=(19, 21, 8)),
+    _tiled("first barrier moved out of the loop", _FIRST, "As[", RACE, _STORE_B, _USE,
+           also=(("float sums[", "__syncthreads();\n    float sums["),)),
+    _tiled("first barrier moved between the stores", _STORE_B,
+           f"__syncthreads();\n        {_STORE_B}", RACE, _STORE_A, _USE, also=((_FIRST, "As["),)),
+    _tiled("second barrier moved between the stores", _STORE_B,
+           f"__syncthreads();\n        {_STORE_B}", RACE, _STORE_B, _USE,
+           also=((_SECOND, "\n#pragma"),)),
     _tiled("first barrier for threads inside C only", _FIRST,
-           "if (row < M) __syncthreads();\n\n#pragma", APART),
+           "if (row < M) __syncthreads();\n        As[", SOME),
     _tiled("second barrier for some lanes only", _SECOND,
-           "if (tx != 7) __syncthreads();\n    }\n\n    float sum", APART),
-    _tiled("barrier of the warp for the block's", _FIRST, "__syncwarp();\n\n#pragma", RACE,
+           "if (threadIdx.x != 7) __syncthreads();\n\n#pragma", SOME),
+    _tiled("barrier of the warp for the block's", _SECOND, "__syncwarp();\n\n#pragma", RACE,
            _STORE_B, _USE),
     _tiled("early return before the barriers", "float sums[",
            "if (row >= M || col >= N)\n        return;\n    float sums[",
            ("exit-before-barrier",), _FIRST),
     _tiled("early return between the barriers", _FIRST,
-           "__syncthreads();\n        if (row >= M)\n            return;\n\n#pragma",
-           ("exit-before-barrier",), "__syncthreads();\n    }"),
-    _tiled("loop left by threads past K", "        As[ty][tx] =",
-           "        if (k0 + tx >= K)\n            break;\n        As[ty][tx] =",
+           "__syncthreads();\n        if (row >= M)\n            return;\n        As[",
+           ("exit-before-barrier",), _SECOND),
+    _tiled("loop left by threads past K", _FIRST,
+           f"if (k0 + threadIdx.x >= K)\n            break;\n        {_FIRST}",
            ("exit-before-barrier", "divergent-barrier"), _FIRST),
-    _tiled("no edge check on rows of A", _LOAD_A, "k0 + tx < K ? A[", OUTSIDE),
-    _tiled("no edge check on A along K", _LOAD_A, "row < M ? A[", OUTSIDE),
-    _tiled("no edge check on B along K", _LOAD_B, "col < N ? B[", OUTSIDE),
-    _tiled("no edge check on columns of B", _LOAD_B, "k0 + ty < K ? B[", OUTSIDE),
+    _tiled("rows not kept inside A", "min(row, M - 1)", "row", OUTSIDE, "a_next ="),
+    _tiled("columns not kept inside B", "min(col, N - 1)", "col", OUTSIDE, "b_next ="),
+    _tiled("no edge check on A along K", _LOAD_A, "*a", OUTSIDE, "a_next ="),
+    _tiled("no edge check on B along K", _LOAD_B, "*b", OUTSIDE, "b_next ="),
     _tiled("no edge check on the store", "if (row < M && col < N) {", "{", OUTSIDE, "*c = beta"),
     _tiled("columns unchecked on the store", "if (row < M && col < N) {", "if (row < M) {",
            (*TWO_BLOCKS, *BOTH_WRITE, *OUTSIDE), "*c = beta"),
     _tiled("<= for < on the store", "if (row < M &&", "if (row <= M &&", OUTSIDE, "*c = beta"),
-    _tiled("<= for < on A along K", "k0 + tx < K ?", "k0 + tx <= K ?", OUTSIDE),
+    _tiled("<= for < on A along K", "k0 + threadIdx.x < K ?", "k0 + threadIdx.x <= K ?", OUTSIDE),
     _tiled("<= for < in the loop over a tile", "k < TILE", "k <= TILE", OUTSIDE, _USE),
     _tiled("row of Bs one too far", "Bs[k * BS_K", "Bs[(k + 1) * BS_K", OUTSIDE),
-    _tiled("column of As one too far", "As[ty][k] *", "As[ty][k + 1] *", WRONG),
+    _tiled("column of As one too far", "As[threadIdx.y][k] *", "As[threadIdx.y][k + 1] *", WRONG),
     _tiled("As too small", "As[TILE][TILE]", "As[TILE][TILE - 1]", BOTH_WRITE, _STORE_A),
     _tiled("Bs too small", "Bs[TILE * TILE]", "Bs[TILE * TILE - TILE]", OUTSIDE, _STORE_B),
-    _tiled("element before the row", "row * K + k0 + tx]", "row * K + k0 + tx - 1]", OUTSIDE),
-    _tiled("rows of B as long as A's", "(size_t)(k0 + ty) * N", "(size_t)(k0 + ty) * K", OUTSIDE,
-           shape=(19, 14, 30)),
-    _tiled("A read transposed", "(size_t)row * K + k0 + tx]", "(size_t)(k0 + tx) * K + row]",
-           OUTSIDE, shape=(11, 14, 30)),
-    _tiled("uninitialised tail of As", _STORE_A, f"if (k0 + tx < K)\n            {_STORE_A}",
-           UNWRITTEN, _USE, shape=(19, 21, 5)),
-    _tiled("uninitialised tail of Bs", _STORE_B, f"if (k0 + ty < K)\n            {_STORE_B}",
-           UNWRITTEN, _USE, shape=(19, 21, 5)),
-    _tiled("As written by all columns of threads to one", _STORE_A, "As[ty][0] =", BOTH_WRITE),
-    _tiled("Bs written by all rows of threads to one", _STORE_B, "Bs[tx * BS_N] =", BOTH_WRITE),
-    _tiled("As shifted by one", _STORE_A, "As[ty][tx + 1] =", (*BOTH_WRITE, *UNWRITTEN)),
-    _tiled("As written transposed", _STORE_A, "As[tx][ty] =", WRONG),
-    _tiled("As for Bs", "* Bs[k * BS_K + tx * BS_N]", "* As[k][tx]", WRONG),
-    _tiled("tiles overlap along K", "k0 += TILE", "k0 += TILE - 1", WRONG),
+    _tiled("element before the row", "M - 1) * K + threadIdx.x]", "M - 1) * K + threadIdx.x - 1]",
+           OUTSIDE, "a_next ="),
+    _tiled("rows of B as long as A's", "threadIdx.y * N + min", "threadIdx.y * K + min", OUTSIDE,
+           "b_next =", shape=(19, 14, 30)),
+    _tiled("A read transposed", "min(row, M - 1) * K + threadIdx.x]",
+           "threadIdx.x * K + min(row, M - 1)]", OUTSIDE, "a_next =",
+           also=(("a += TILE;", "a += TILE * K;"),), shape=(11, 14, 30)),
+    _tiled("uninitialised tail of As", _STORE_A,
+           f"if (k0 + threadIdx.x < K)\n            {_STORE_A}", UNWRITTEN, _USE,
+           shape=(19, 21, 5)),
+    _tiled("uninitialised tail of Bs", _STORE_B,
+           f"if (k0 + threadIdx.y < K)\n            {_STORE_B}", UNWRITTEN, _USE,
+           shape=(19, 21, 5)),
+    _tiled("As written by all columns of threads to one", _STORE_A, "As[threadIdx.y][0] =",
+           BOTH_WRITE),
+    _tiled("Bs written by all rows of threads to one", _STORE_B, "Bs[threadIdx.x * BS_N] =",
+           BOTH_WRITE),
+    _tiled("As shifted by one", _STORE_A, "As[threadIdx.y][threadIdx.x + 1] =",
+           (*BOTH_WRITE, *UNWRITTEN)),
+    _tiled("As written transposed", _STORE_A, "As[threadIdx.x][threadIdx.y] =", WRONG),
+    _tiled("As for Bs", "* Bs[k * BS_K + threadIdx.x * BS_N]", "* As[k][threadIdx.x]", WRONG),
+    _tiled("tiles of A overlap", "a += TILE;", "a += TILE - 1;", WRONG),
+    _tiled("tiles of B taken once", "b += (size_t)TILE * N;", "", WRONG),
     _tiled("two blocks on one tile", "col = blockIdx.x * TILE", "col = blockIdx.x / 2 * TILE",
            TWO_BLOCKS, "*c = beta"),
     _tiled("tiles of C overlap", "row = block_y * TILE", "row = block_y * (TILE - 1)", TWO_BLOCKS,
@@ -508,6 +538,158 @@ IN_TILED = (
         "k0 + … < K, so it reads nothing and fills both tiles with +0. It then adds +0·+0 to the "
         "sums: that changes no number, only a −0 (left by a product that underflowed) to +0."
     )),
+)  # fmt: skip
+
+
+_banks = _of(BANKS)
+IN_BANKS = (
+    _banks("pad forgotten in the array", "Bs[TILE * (TILE + PAD)]", "Bs[TILE * TILE]", OUTSIDE,
+           "Bs[ty * BS_K + tx * BS_N] ="),
+    _banks("pad of the rows that are read only", "BS_K + tx * BS_N] = b", "BS_K + tx * TILE] = b",
+           (*BOTH_WRITE, *UNWRITTEN), "* Bs[k * BS_K"),
+)  # fmt: skip
+
+
+# What steps 5 and up have in common: fetch, put, store.
+_PUT_A, _PUT_B = "As[i % BK][i / BK] =", "Bs[i / BN][i % BN] ="
+_PUT_X, _PUT_FOUR = "As[i % BK + 0][i / BK] =", "*(float4*)&Bs[i / BN]"
+_FETCH_FOUR = "next[j] = *(const float4*)"
+_SUM = "sums[m] += As["
+_TAKE_A, _TAKE_B = "a[m] = As[", "b[n] = Bs["
+_BEFORE = "__syncthreads();\n        put("
+_AFTER = "b_next, thread);\n        __syncthreads();"
+_GUARDED = "c[i] = beta == 0.0f ?"
+_STORE_FOUR = "*(float4*)c = four"
+
+_column = _of(COLUMN)
+IN_COLUMN = (
+    _column("barrier before the stores dropped", _BEFORE, "put(", RACE, _PUT_A, _SUM),
+    _column("barrier after the stores dropped", _AFTER, "b_next, thread);", RACE, _PUT_A, _SUM),
+    _column("no edge check along a row", "r < rows && c < cols ?", "r < rows ?", OUTSIDE),
+    _column("no edge check down a column", "r < rows && c < cols ?", "c < cols ?", OUTSIDE),
+    _column("rows left counted from the matrix", "M - row0, left", "M, left", OUTSIDE,
+            "next[j] = r < rows"),
+    _column("tiles of B as far apart as A's rows are long", "(size_t)BK * N;", "(size_t)BK * K;",
+            OUTSIDE, "next[j] = r < rows", shape=(35, 20, 70)),
+    _column("As put as it lies in A", _PUT_A, "As[i / BK][i % BK] =", OUTSIDE),
+    _column("rows of threads overlap", "row0 + ty * TM + m;", "row0 + ty + m;",
+            (*BOTH_WRITE, *RACE), "*c = beta"),
+    _column("last row of a thread unchecked", "row < M && col < N", "row - m < M && col < N",
+            OUTSIDE, "*c = beta"),
+    _column("last tile left out", "left > 0; left -= BK", "left > BK; left -= BK", WRONG),
+)  # fmt: skip
+
+
+_fours = _of(FOUR_LOADS)
+_FAST_A = "M - row0, left,\n                  aligned && inside && left >= BK"
+
+IN_FOUR_LOADS = (
+    _fours("128-bit loads of rows of any length", "(K | N) % 4 == 0 && ", "", ODD, _FETCH_FOUR),
+    _fours("128-bit loads by the length of A's rows only", "(K | N) % 4", "K % 4", ODD,
+           _FETCH_FOUR, shape=(67, 70, 20)),
+    _fours("128-bit loads wherever B begins", "((size_t)A | (size_t)B) % 16", "(size_t)A % 16", ODD,
+           _FETCH_FOUR, shape=FOURS, offsets=(0, 1, 0)),
+    _fours("128-bit loads wherever A begins", "((size_t)A | (size_t)B) % 16", "(size_t)B % 16", ODD,
+           _FETCH_FOUR, shape=FOURS, offsets=(2, 0, 0)),
+    _fours("128-bit loads past the end of a row", " && col0 + BN <= N", "", OUTSIDE, _FETCH_FOUR,
+           shape=(64, 72, 16)),
+    _fours("128-bit loads past the last row", "row0 + BM <= M && ", "", OUTSIDE, _FETCH_FOUR,
+           shape=FOURS),
+    _fours("128-bit loads past K", _FAST_A, _FAST_A.removesuffix(" && left >= BK"), OUTSIDE,
+           _FETCH_FOUR, shape=(64, 64, 20)),
+    _fours("fourth of four unchecked", "c + 3 < cols ?", "c < cols ?", OUTSIDE),
+    _fours("first of four unchecked down a column", "next[j].x = r < rows &&", "next[j].x =",
+           OUTSIDE),
+    _fours("two of four put in one place", "As[i % BK + 1]", "As[i % BK]", UNWRITTEN, _SUM),
+    _fours("pad that breaks the alignment", "alignas(16) float Bs[BK][BN];",
+           "alignas(16) float Bs[BK][BN + 1];", ODD, _PUT_FOUR,
+           also=(("(&Bs)[BK][BN],", "(&Bs)[BK][BN + 1],"),)),
+    _fours("threads two apart", "i = 4 * (j * THREADS + thread);\n        *(float4*)",
+           "i = 2 * (j * THREADS + thread);\n        *(float4*)", ODD, _PUT_FOUR),
+)  # fmt: skip
+
+
+_square = _of(SQUARE)
+IN_SQUARE = (
+    _square("barrier before the stores dropped", _BEFORE, "put(", RACE, _PUT_FOUR, _TAKE_B),
+    _square("barrier after the stores dropped", _AFTER, "b_next, thread);", RACE, _PUT_FOUR,
+            _TAKE_B),
+    _square("128-bit stores past the right edge", "N - col, aligned && inside", "N - col, aligned",
+            (*TWO_BLOCKS, *BOTH_WRITE, *OUTSIDE), _STORE_FOUR, shape=FOURS),
+    _square("128-bit stores wherever C begins", " | (size_t)C) % 16", ") % 16", ODD, _STORE_FOUR,
+            shape=FOURS, offsets=(0, 0, 1)),
+    _square("128-bit loads by the length of B's rows only", "(K | N) % 4", "N % 4", ODD,
+            _FETCH_FOUR, shape=(67, 72, 22)),
+    _square("single stores past the right edge", "if (i < left)", "if (0 < left)",
+            (*TWO_BLOCKS, *BOTH_WRITE, *OUTSIDE), _GUARDED),
+    _square("a row below C", "if (row < M)", "if (row <= M)", OUTSIDE, _GUARDED),
+    _square("C read although beta is 0", "if (beta != 0.0f) {", "{", UNWRITTEN, "float4 old =",
+            shape=FOURS),
+    _square("C read one by one although beta is 0",
+            "beta == 0.0f ? alpha * sums[i]\n                                    : ", "",
+            UNWRITTEN, "c[i] ="),
+    _square("beta forgotten for one of four", "four.z += beta * old.z;", "", WRONG, shape=FOURS),
+    _square("As put as it lies in A", _PUT_X, "As[i / BK][i % BK + 0] =", OUTSIDE),
+    _square("rows and columns of threads mixed up", "As[k][ty * TM + m]", "As[k][tx * TM + m]",
+            WRONG),
+)  # fmt: skip
+
+
+_large = _of(LARGE_SQUARE)
+IN_LARGE_SQUARE = (
+    _large("second four beside the first in C only", "col0 + col_of(tx, n)", "col0 + tx * TN + n",
+           WRONG),
+    _large("fours of the rows overlap", "m / 4 * (BM / TM * 4)", "m / 4 * 4", WRONG),
+    _large("last tile only if it is whole", "left > 0; left -= BK", "left >= BK; left -= BK",
+           WRONG),
+)  # fmt: skip
+
+
+_warp_tile = _of(WARP_TILE)
+IN_WARP_TILE = (
+    _warp_tile("two lanes on one place", "lane / 2 % 8", "lane % 8", WRONG),
+    _warp_tile("all warps on one tile", "warp / (BN / WN) * WM", "warp % (BN / WN) * WM", WRONG),
+)  # fmt: skip
+
+
+_prefetch = _of(PREFETCH)
+_FETCH_NEXT_A = "            fetch<BK>(a_next, A_tile, K, M - row0, left,"
+_FETCH_NEXT_B = "            fetch<BN>(b_next, B_tile, N, left, N - col0,"
+
+IN_PREFETCH = (
+    _prefetch("barrier before the stores dropped", _BEFORE, "put(", RACE, _PUT_FOUR, _TAKE_B),
+    _prefetch("barrier after the stores dropped", _AFTER, "b_next, thread);", RACE, _PUT_FOUR,
+              _TAKE_B),
+    _prefetch("next tile of A counted as the last", _FETCH_NEXT_A,
+              _FETCH_NEXT_A.replace("left", "left + BK"), OUTSIDE, "next[j].z ="),
+    _prefetch("next tile of B counted as the last", _FETCH_NEXT_B,
+              _FETCH_NEXT_B.replace("left", "left + BK"), OUTSIDE, "next[j].x ="),
+    _prefetch("the same tile fetched again", "A_tile += BK;", "", WRONG),
+    _prefetch("next tile fetched if a whole one is left",
+              "if (left > 0) {\n            fetch", "if (left >= BK) {\n            fetch", WRONG),
+)  # fmt: skip
+
+
+_buffers = _of(BUFFERS)
+_THE_BARRIER = "__syncthreads();"
+
+IN_BUFFERS = (
+    _buffers("barrier dropped", _THE_BARRIER, "", RACE, _PUT_FOUR, _TAKE_B),
+    _buffers("barrier only while tiles come", _THE_BARRIER, f"if (left > 0) {_THE_BARRIER}", RACE,
+             _PUT_FOUR, _TAKE_B),
+    _buffers("puts into the buffer in use", "put(As[now ^ 1], Bs[now ^ 1]",
+             "put(As[now], Bs[now]", RACE, _PUT_FOUR, _TAKE_B),
+    _buffers("never changes the buffer", "now ^= 1", "now ^= 0", WRONG),
+    _buffers("first tile of B into the other buffer", "put(As[0], Bs[0]", "put(As[0], Bs[1]",
+             UNWRITTEN, _TAKE_B),
+    _buffers("one buffer only", "Bs[2][BK][BN]", "Bs[1][BK][BN]", OUTSIDE, _PUT_FOUR),
+    _buffers("last tile put only if it is whole", "if (left > 0)\n            put",
+             "if (left >= BK)\n            put", WRONG),
+    _buffers("last of an odd number of tiles left out", "left > 0; now ^= 1",
+             "left > (now ? 0 : BK); now ^= 1", WRONG),
+    _buffers("threads below C leave early", "int left = K;",
+             "if (row0 + row_of(at, 0) >= M)\n        return;\n    int left = K;",
+             ("exit-before-barrier",), _THE_BARRIER),
 )  # fmt: skip
 
 
@@ -633,4 +815,8 @@ IN_SPLIT = (
            "sum += A[", shape=(19, 21, 23)),
 )  # fmt: skip
 
-MUTANTS = (*IN_NAIVE, *IN_TILED, *IN_VECTOR, *IN_DOUBLE, *IN_ASYNC, *IN_WARP, *IN_SPLIT)
+IN_BOOK = (
+    *IN_NAIVE, *IN_TILED, *IN_BANKS, *IN_COLUMN, *IN_FOUR_LOADS, *IN_SQUARE, *IN_LARGE_SQUARE,
+    *IN_WARP_TILE, *IN_PREFETCH, *IN_BUFFERS,
+)  # fmt: skip
+MUTANTS = (*IN_BOOK, *IN_VECTOR, *IN_DOUBLE, *IN_ASYNC, *IN_WARP, *IN_SPLIT)

@@ -178,6 +178,20 @@ def test_the_command_records_and_adds_to_what_is_there(install, tmp_path, capsys
     assert "Recorded in" in capsys.readouterr().out
 
 
+def test_the_command_takes_squares_and_products_of_three_sizes(install, tmp_path):
+    install(FakeGpu())
+    out = tmp_path / "h200.json"
+    assert main(["2", "--sizes", "64", "33x65x17", "--out", str(out)]) == 0
+    assert {(run.M, run.N, run.K) for run in records.load(tmp_path)} == {(64,) * 3, (33, 65, 17)}
+
+
+@pytest.mark.parametrize("size", ["0", "-4", "64x", "64x64", "8x8x8x8", "8x0x8", "8*8*8", "many"])
+def test_a_size_that_is_none_is_refused(size, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["2", f"--sizes={size}"])
+    assert stop.value.code == 2 and f"invalid _size value: '{size}'" in capsys.readouterr().err
+
+
 def test_the_command_takes_steps_and_macros_as_the_other_commands_do(install, tmp_path, capsys):
     install(FakeGpu())
     out = tmp_path / "h200.json"
@@ -185,7 +199,7 @@ def test_the_command_takes_steps_and_macros_as_the_other_commands_do(install, tm
     assert main(asked) == 0
     found = [(run.macros["TILE"], run.macros["LAYOUT"]) for run in records.load(tmp_path)]
     assert found == [(16, 0), (16, 1)]
-    assert main(["9"]) == 2 and main(["2", "TILE=64"]) == 2
+    assert main(["99"]) == 2 and main(["2", "TILE=64"]) == 2
     said = capsys.readouterr().err
     assert "there is no step 9" in said and "TILE=64 needs 64×64" in said
 

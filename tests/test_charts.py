@@ -17,8 +17,9 @@ from sgemm_lab.devices import devices
 from sgemm_lab.ladder import ladder
 from sgemm_lab.measure import records
 from sgemm_lab.paths import ROOT
+from sgemm_lab.run.profile import accesses
 from sgemm_lab.show import bundle as look
-from sgemm_lab.show import charts
+from sgemm_lab.show import charts, labels, pictures, speeds, tables
 from sgemm_lab.show.bundle import Bundle, figure, plot, table_html, table_text
 
 LANES = np.arange(32)
@@ -31,6 +32,9 @@ def every_figure():
         "speed %": charts.speed(ladder[2](LAYOUT=1), ladder[1](), gpu="rtx2080s"),
         "tiling": charts.tiling(ladder[2](TILE=8), 100, 60, 50, (2, 3)),
         "warp": charts.warp_access(("rows", LANES, 0), ("columns", 0, LANES), shape=(64, 64)),
+        "outputs": charts.outputs(ladder[1], ladder[2](TILE=8)),
+        "schedule": charts.schedule(ladder[2](TILE=8)),
+        "speed of everything": charts.everything(2),
     }
 
 
@@ -39,15 +43,20 @@ def figures():
     return every_figure()
 
 
+def svgs_of(bundle: Bundle) -> list[ET.Element]:
+    return [ET.fromstring(each) for each in re.findall(r"<svg.*?</svg>", bundle.html, re.S)]
+
+
 def svg_of(bundle: Bundle) -> ET.Element:
-    return ET.fromstring(re.search(r"<svg.*</svg>", bundle.html, re.S)[0])
+    (drawing,) = svgs_of(bundle)
+    return drawing
 
 
 def test_every_figure_is_well_formed_has_alt_text_and_is_small(figures):
     for name, bundle in figures.items():
-        drawing = svg_of(bundle)
-        assert drawing.get("role") == "img" and len(drawing.get("aria-label")) > 40, name
-        assert len(bundle.html) < 40_000, name
+        for drawing in svgs_of(bundle):
+            assert drawing.get("role") == "img" and len(drawing.get("aria-label")) > 40, name
+        assert len(bundle.html) < (140_000 if "everything" in name else 40_000), name
 
 
 def test_every_figure_folds_away_the_numbers_it_shows_and_says_them_in_plain_text(figures):
@@ -94,7 +103,7 @@ def test_a_readers_own_matplotlib_settings_change_nothing(figures):
 
 def test_colours_are_variables_with_a_fallback_never_literals_in_the_drawing(figures):
     for name, bundle in figures.items():
-        drawing = re.search(r"<svg.*</svg>", bundle.html, re.S)[0]
+        drawing = "".join(re.findall(r"<svg.*?</svg>", bundle.html, re.S))
         assert not re.search(r"[ :\"]#[0-9a-fA-F]{3}\b|[ :]#[0-9a-fA-F]{6}|rgb\(", drawing), name
         assert "<style" not in drawing, "it would be the whole page's"
     light, dark = re.findall(
@@ -109,7 +118,7 @@ def test_colours_are_variables_with_a_fallback_never_literals_in_the_drawing(fig
 
 
 def test_ids_are_unique_on_a_page_and_every_reference_has_its_target(figures):
-    drawings = [re.search(r"<svg.*</svg>", f.html, re.S)[0] for f in figures.values()]
+    drawings = [d for f in figures.values() for d in re.findall(r"<svg.*?</svg>", f.html, re.S)]
     ids = [set(re.findall(r' id="([^"]+)"', drawing)) for drawing in drawings]
     assert sum(map(len, ids)) == len(set().union(*ids)) > 5
     for drawing, own in zip(drawings, ids, strict=True):
@@ -118,12 +127,12 @@ def test_ids_are_unique_on_a_page_and_every_reference_has_its_target(figures):
 
 def test_nothing_is_drawn_outside_its_drawing(figures):
     for name, bundle in figures.items():
-        drawing = svg_of(bundle)
-        _, _, width, height = map(float, drawing.get("viewBox").split())
-        for shape in drawing.iter():
-            x, y = (float(shape.get(k, 0)) for k in "xy")
-            w, h = (float(shape.get(k, 0)) for k in ("width", "height"))
-            assert min(x, y) >= -1 and x + w <= width + 1 and y + h <= height + 1, (name, shape)
+        for drawing in svgs_of(bundle):
+            _, _, width, height = map(float, drawing.get("viewBox").split())
+            for shape in drawing.iter():
+                x, y = (float(shape.get(k, 0)) for k in "xy")
+                w, h = (float(shape.get(k, 0)) for k in ("width", "height"))
+                assert min(x, y) >= -1 and x + w <= width + 1 and y + h <= height + 1, (name, shape)
 
 
 def test_the_ladder_marks_the_step_in_hand_and_labels_who_measured(figures):
@@ -168,10 +177,10 @@ def test_lines_are_labelled_with_what_tells_them_apart(tmp_path):
 
 def test_labels_at_the_ends_of_lines_do_not_overlap():
     for given in ([0.5], [0.2, 0.6], [0.5, 0.5, 0.51], [0, 0, 0.01, 0.9], [0.3, 0.99, 1, 1]):
-        placed = charts._apart(given, 0.08)
+        placed = speeds._apart(given, 0.08)
         assert all(b - a >= 0.0799 for a, b in pairwise(placed)), placed
         assert placed[0] >= 0 and placed[-1] <= 1, placed
-    assert charts._apart([0.2, 0.6], 0.08).tolist() == [0.2, 0.6], "where there is room, nothing"
+    assert speeds._apart([0.2, 0.6], 0.08).tolist() == [0.2, 0.6], "where there is room, nothing"
 
 
 def test_sizes_are_labelled_as_plain_numbers_at_powers_of_two(figures):
@@ -211,9 +220,9 @@ def test_a_report_of_the_step_with_other_macros_is_shown_and_says_which():
 
 
 def test_marks_in_one_place_part_company():
-    assert charts._lanes([100, 100, 100], 5) == [-1, 0, 1]
-    assert charts._lanes([13, 50, 12], 5) == [-0.5, 0, 0.5]
-    assert charts._lanes([], 5) == []
+    assert speeds._lanes([100, 100, 100], 5) == [-1, 0, 1]
+    assert speeds._lanes([13, 50, 12], 5) == [-0.5, 0, 0.5]
+    assert speeds._lanes([], 5) == []
 
 
 class Counted:
@@ -301,5 +310,140 @@ def test_a_bundle_shows_our_html_and_our_text():
 
 
 def test_every_device_has_a_short_name():
-    names = [charts._short(device) for device in devices.values()]
+    names = [labels.short(device) for device in devices.values()]
     assert len(set(names)) == len(names) and max(map(len, names)) <= 9
+
+
+def facts(bundle: Bundle) -> dict[str, list[str]]:
+    """The rows of a bundle's plain table: first cell → the others."""
+    lines = [re.split(r"  +", line.strip()) for line in bundle.text.splitlines()]
+    return {first: rest for first, *rest in lines}
+
+
+def test_outputs_are_those_that_the_kernel_writes():
+    shown = facts(charts.outputs(ladder[2], ladder[5], ladder[7], ladder[9]))
+    assert shown["2 Shared-memory tiles"] == ["32×32", "1024", "1", "1×32", "33", "4"]
+    assert shown["5 A column of outputs a thread"] == ["64×64", "256", "16", "16×32", "48", "4"]
+    assert shown["7 4×4 outputs a thread"] == ["64×64", "256", "16", "8×64", "72", "16"]
+    assert shown["9 A tile for each warp"][:5] == ["128×128", "256", "64", "32×64", "96"]
+    one = charts.outputs(ladder[5](TILE=32, BK=32, TM=4), ladder[5](TILE=32, BK=32, TM=2))
+    assert "TM=4: 4 a thread" in one.text and "TM=2: 2 a thread" in one.text
+
+
+def test_boxes_cover_a_mask_once():
+    mask = np.random.default_rng(3).random((20, 30)) < 0.5
+    mask[4:9, 10:20] = True
+    again = np.zeros(mask.shape, int)
+    for row, column, height, width in pictures._boxes(mask):
+        again[row : row + height, column : column + width] += 1
+    assert (again == mask).all()
+    assert pictures._boxes(np.ones((5, 7), bool)) == [(0, 0, 5, 7)]
+
+
+def test_a_schedule_is_the_order_that_the_machine_executes():
+    text = charts.schedule(ladder[9], ladder[10], ladder[11], tiles=2).text
+    plain = "fetch 1, barrier, put 1, barrier, compute 1, fetch 2, barrier, put 2, barrier"
+    ahead = "fetch 1, barrier, put 1, barrier, fetch 2, compute 1, barrier, put 2, barrier"
+    double = "fetch 1, put 1, barrier, fetch 2, compute 1, put 2, barrier, compute 2."
+    assert f"9 A tile for each warp: {plain}, compute 2;" in text
+    assert f"10 Prefetch: {ahead}, compute 2;" in text
+    assert f"11 Double buffer: {double}" in text
+    assert "512 ffma" in text and "The order in which" in charts.schedule(ladder[2](TILE=8)).html
+
+
+def test_resources_stand_beside_what_others_reported():
+    bundle = charts.resources(ladder[1], ladder[2])
+    rows = facts(bundle)
+    used = records.resources(ladder[2](), "sm_75").registers
+    assert rows["2 Shared-memory tiles"][:2] == ["1024, 8192 B", f"{used}, 100 % threads"]
+    assert rows["– R1 tiled"] == ["1024", "42, 99.97 % measured"]
+    assert rows["– R2 tiled, 4 sums"] == ["1024, 8192 B", "62, 100 % threads"]
+    assert rows["– R2 naive"] == ["1024, 0 B", "58, 100 % threads"]
+    assert "Nothing is spilled" in bundle.text and "R1: “CUDA GEMM kernel" in bundle.text
+    many = charts.resources(ladder[8], ladder[8](TILE=64, BK=32, TM=8))
+    assert ("B spilled" in many.text) != ("Nothing is spilled" in many.text)
+    assert all(devices[key].arch in bundle.text for key in tables.GPUS)
+    assert [devices[key].arch for key in tables.GPUS] == list(records.ARCHS)
+
+
+def two_steps(directory, N=4096):
+    """Steps 1 and 2 on an H200, the second twice as fast."""
+    runs = [measured_run(step=s, N=N) for s in (1, 2)]
+    runs[0]["ratio"] = {"low": 0.24, "median": 0.25, "high": 0.26}
+    records.write(directory / "h200.json", record(*runs))
+
+
+def test_results_mark_the_fastest_at_each_shape(tmp_path):
+    two_steps(tmp_path)
+    rows = facts(charts.results(directory=tmp_path))
+    assert rows["1 Naive"] == ["25"] and rows["2 Shared-memory tiles"] == ["[50]"]
+    with pytest.raises(ValueError, match="nothing is recorded"):
+        charts.results((1, 2, 3), directory=tmp_path)
+
+
+def test_gains_are_over_the_step_before(tmp_path):
+    two_steps(tmp_path)
+    row = facts(charts.gains(directory=tmp_path))["2 Shared-memory tiles"]
+    assert row == [ladder[2].summary, "×2.00", "50"]
+
+
+def test_our_kernels_stand_beside_r3s_on_the_same_chip():
+    bundle = charts.beside("R3")
+    rows = facts(bundle)
+    assert rows["2 Shared-memory tiles"][3:5] == ["1.7", "0.03"]
+    assert rows["10 Prefetch"][3:5] == ["45.8", "0.90"]
+    ratio = records.runs(gpu="h200", step=7, N=4096, macros=ladder[7]().macros, kind="measured")[0]
+    low, middle, high = ratio.ratio
+    assert rows["7 4×4 outputs a thread"][1:3] == [f"{middle:.3f}", f"{low:.3f}–{high:.3f}"]
+    assert "its kernels unchanged, run on one H200" in bundle.text
+
+
+def test_bounds_follow_from_counters_and_data_sheets():
+    bundle = charts.bounds(ladder[1], ladder[2])
+    # 1.5 wavefronts a load and 1/16 a store: 1.5625 × 128 bytes at 64 a cycle, 2 FFMA a cycle
+    row = facts(bundle)["2 Shared-memory tiles"]
+    assert row[3:] == ["1.56", "16 %", "8.00", "25.6"]  # 1024 blocks, one on each of 40 SMs
+    assert facts(bundle)["1 Naive"][3:5] == ["–", "–"]
+    assert "T4, argued, not measured" in bundle.text
+    assert "25 FLOP per byte" in bundle.text, "8.1 TFLOPS / 320 GB/s"
+
+
+def test_everything_shows_each_gpu_once_and_measured_apart_from_reported():
+    bundle = charts.everything(7)
+    titles = [d.get("aria-label").partition(":")[0] for d in svgs_of(bundle)]
+    assert titles == ["T4, reported", "RTX 2080 Super, reported", "H100 SXM, reported",
+                      "H200 SXM, measured", "H200 SXM, reported"]  # fmt: skip
+    assert "CPU" not in bundle.text and "Nsight" not in bundle.text
+    # R3's step 11 at 6144: 10384 of 11150 GFLOPS
+    line = next(
+        row for row in bundle.text.splitlines() if re.search(r"11 Double buffer +6144", row)
+    )
+    assert line.split()[-1] == "93.1"
+    bold = [t.text for d in svgs_of(bundle) for t in d.iter("text") if "700" in t.get("style", "")]
+    assert {name.removesuffix(" *") for name in bold} == {"7 4×4 outputs a thread"}
+
+
+def test_where_this_book_measured_a_gpu_other_reports_of_it_are_left_to_tables():
+    assert "R3" not in charts.speed(ladder[7], gpu="h200").text
+    assert "H200 SXM (reported" not in charts.ladder(7).text
+
+
+def test_odd_sizes_are_marked_and_not_joined(tmp_path):
+    runs = [measured_run(N=N) for N in (2048, 4095, 4096)]
+    records.write(tmp_path / "h200.json", record(*runs))
+    bundle = charts.speed(ladder[2], directory=tmp_path)
+    assert "Hollow: N = 4095." in bundle.html
+    labels = [t.text for t in svg_of(bundle).iter("text")]
+    assert "4095" not in labels and "4096" in labels
+    assert any(line.startswith("4095 ") for line in bundle.text.splitlines())
+
+
+def test_a_wide_load_shows_all_its_words_and_the_lanes_served_together():
+    found = accesses(ladder[7], 64, 64, 16)
+    wide = next(e for e in found if (e.space, e.kind, e.size) == ("shared", "load", 16))
+    bundle = charts.banks(("wide", wide))
+    _, bits, _, _, wavefronts = facts(bundle)["wide"]
+    assert bits == "128" and int(wavefronts) == wide.wavefronts and "served together" in bundle.html
+    load = next(e for e in found if (e.space, e.kind, e.array) == ("global", "load", "A"))
+    row = facts(charts.warp_access(("fetch", load), shape=(64, 16)))["fetch"]
+    assert row == ["32", "128", "16", "512", "512"]

@@ -12,7 +12,7 @@ from sgemm_lab.ladder import ladder
 from sgemm_lab.run import check as checker
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import cp, gpu_available
-from sgemm_lab.run.check import SCALARS, Check, check, default_shapes, main
+from sgemm_lab.run.check import SCALARS, Check, check, default_shapes, main, thorough_shapes
 from sgemm_lab.run.profile import main as profile_main
 from sgemm_lab.run.profile import profile_variant
 
@@ -39,14 +39,15 @@ def mutant(*replacements: tuple[str, str]):
 
 MUTANTS = {
     "no edge check on the store": [("if (row < M && col < N)", "if (row < M)")],
-    "no edge check along K in A": [("row < M && k0 + tx < K ?", "row < M ?")],
-    "no edge check along K in B": [("k0 + ty < K && col < N ?", "col < N ?")],
-    "A's leading dimension swapped": [("A[(size_t)row * K", "A[(size_t)row * M")],
-    "B's leading dimension swapped": [("(size_t)(k0 + ty) * N", "(size_t)(k0 + ty) * K")],
+    "no edge check along K in A": [("k0 + threadIdx.x < K ? *a : 0.0f", "*a")],
+    "no edge check along K in B": [("k0 + threadIdx.y < K ? *b : 0.0f", "*b")],
+    "A's leading dimension swapped": [("min(row, M - 1) * K", "min(row, M - 1) * M")],
+    "B's leading dimension swapped": [("threadIdx.y * N", "threadIdx.y * K")],
     "C transposed": [("C[(size_t)row * N + col]", "C[(size_t)col * M + row]")],
     "C read although beta is 0": [(EPILOGUE, "alpha * sum + beta * *c")],
     "beta forgotten": [(EPILOGUE, "alpha * sum")],
     "alpha forgotten": [("? alpha * sum", "? sum")],
+    "rows beyond the last read": [("min(row, M - 1)", "row")],
     "the last tile left out": [("k0 < K; k0", "k0 + TILE <= K; k0")],
     "the second of odd tiles left out": [("k0 += TILE", "k0 += 2 * TILE")],
     "some elements NaN": [("sum = 0.0f;", "sum = row + col == 5 ? __int_as_float(-1) : 0.0f;")],
@@ -56,8 +57,8 @@ MUTANTS = {
     "nothing done when K is 0": [("float sums[", "if (K == 0)\n        return;\n    float sums[")],
     "TF32 inputs": [
         ('extern "C" __global__', TF32),
-        ("As[ty][k]", "tf32(As[ty][k])"),
-        ("Bs[k * BS_K + tx * BS_N]", "tf32(Bs[k * BS_K + tx * BS_N])"),
+        ("As[threadIdx.y][k]", "tf32(As[threadIdx.y][k])"),
+        ("Bs[k * BS_K + threadIdx.x * BS_N]", "tf32(Bs[k * BS_K + threadIdx.x * BS_N])"),
     ],
 }  # fmt: skip
 
@@ -119,6 +120,50 @@ def test_the_default_shapes_hold_every_size_that_breaks_kernels():
         assert any(K >= 512 for _, _, K in shapes)
 
 
+@pytest.mark.parametrize("step", list(ladder), ids=lambda step: step.stem)
+def test_the_thorough_shapes_are_those_and_more_for_every_setting(step):
+    for variant in step.variants():
+        shapes = thorough_shapes(variant)
+        m, n, k = (size if size > 1 else 32 for size in variant.tile)
+        assert len(set(shapes)) == len(shapes) >= 25 and set(default_shapes(variant)) < set(shapes)
+        assert all(max(shape) < 4097 for shape in default_shapes(variant))
+        assert {axis for shape in shapes for axis in range(3) if shape[axis] == 4097} == {0, 1, 2}
+        whole = [s for s in shapes if 0 not in s and s[0] % m == s[1] % n == s[2] % k == 0]
+        assert {s[2] // k % 2 for s in whole} == {1} and len(whole) >= 3
+        fours = [(N % 4 == 0, K % 4 == 0) for M, N, K in shapes if N % n and K % k and M % m]
+        assert len(set(fours)) == 4 or step.fetches != 4
+
+
+def test_offsets_move_the_arrays_and_not_the_guards():
+    for offset in (0, 1, 6):
+        outer, inner = checker._between_guards(np.ones((3, 5), np.float32), cp, offset)
+        start = [x.data.ptr if gpu_available() else x.ctypes.data for x in (outer, inner)]
+        assert start[1] - start[0] == 4 * (128 + offset)
+        values = cp.asnumpy(outer)
+        assert np.isnan(values).sum() == len(values) - 15 == 256 + offset
+    assert check(TILED, shapes=[(17, 15, 9)], offsets=(1, 2, 3)).ok
+
+
+@pytest.mark.parametrize(
+    ("edit", "offsets"),
+    [
+        ((" | (size_t)C) % 16", ") % 16"), (0, 0, 1)),
+        (("((size_t)A | ", "("), (1, 0, 0)),
+        ((" | (size_t)B | ", " | "), (0, 3, 0)),
+    ],
+)
+def test_a_kernel_that_ignores_where_an_array_begins_is_caught(edit, offsets):
+    step = ladder[7]
+    assert step.source.count(edit[0]) == 1
+    broken = dataclasses.replace(step, text=step.source.replace(*edit))()
+    m, n, k = broken.tile
+    assert check(broken, shapes=[(m, n, k)]).ok
+    if gpu_available():
+        return  # there it ends the process
+    (failure,) = check(broken, shapes=[(m, n, k)], offsets=offsets).failures
+    assert "which is not a multiple of 16 bytes" in failure
+
+
 def test_every_alpha_and_beta_has_its_turn(monkeypatch):
     seen = set()
     monkeypatch.setattr(checker, "launch", lambda *_, alpha, beta, on: seen.add((alpha, beta)))
@@ -160,7 +205,7 @@ def test_a_failure_on_the_machine_is_a_finding_and_not_an_exception(monkeypatch)
 
 @pytest.mark.skipif(gpu_available(), reason="the GPU reads the guard and says nothing")
 def test_a_read_beyond_b_that_reaches_no_result_is_found_on_the_ptx_machine():
-    assert not check(mutant(("k0 + ty < K && col < N ?", "k0 + ty < K ?"))).ok
+    assert not check(mutant(("min(col, N - 1)", "col"))).ok
 
 
 @pytest.mark.parametrize(
@@ -217,8 +262,8 @@ def test_the_command_checks_what_it_is_asked_for(capsys):
     assert capsys.readouterr().out.startswith("02_tiled TILE=8: right on 14 shapes")
     assert main(["2", "TILE=64"]) == 2
     assert "TILE=64 needs 64×64 = 4096 threads" in capsys.readouterr().err
-    assert main(["9"]) == 2
-    assert "there is no step 9" in capsys.readouterr().err
+    assert main(["99"]) == 2
+    assert "there is no step 99" in capsys.readouterr().err
     assert main(["2", "TILE=x"]) == 2
     capsys.readouterr()
     for words, says in {

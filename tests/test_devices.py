@@ -6,7 +6,15 @@ from sgemm_lab.measure import records
 
 @pytest.mark.parametrize(
     ("key", "tflops"),
-    [("t4", 8.1), ("rtx2080s", 11.15), ("a100", 19.5), ("l4", 30.3), ("h100", 67), ("h200", 67)],
+    [
+        ("t4", 8.1),
+        ("rtx2080s", 11.15),
+        ("a100", 19.5),
+        ("rtx3090", 35.6),
+        ("l4", 30.3),
+        ("h100", 67),
+        ("h200", 67),
+    ],
 )
 def test_peak_from_lanes_and_clock_is_the_data_sheets(key, tflops):
     assert devices[key].fp32_tflops == pytest.approx(tflops, rel=0.006)
@@ -22,6 +30,7 @@ def test_peak_from_lanes_and_clock_is_the_data_sheets(key, tflops):
         ("GeForce RTX 2080 SUPER", "rtx2080s"),
         ("NVIDIA GeForce RTX 2080 SUPER", "rtx2080s"),
         ("NVIDIA L4", "l4"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
     ],
 )
 def test_the_drivers_name_finds_the_device(reported, key):
@@ -47,7 +56,7 @@ def test_every_device_says_where_its_facts_come_from_and_hangs_together():
 
 def test_turing_has_half_the_shared_memory_bandwidth():
     assert {k: d.shared_bytes_per_cycle for k, d in devices.items()} == {
-        "t4": 64, "rtx2080s": 64, "a100": 128, "l4": 128, "h100": 128, "h200": 128,
+        "t4": 64, "rtx2080s": 64, "a100": 128, "rtx3090": 128, "l4": 128, "h100": 128, "h200": 128,
     }  # fmt: skip
 
 

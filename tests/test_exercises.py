@@ -81,6 +81,59 @@ def test_the_naive_kernel_under_another_name_tiles_nothing():
     assert "loads 262,144 sectors from global memory; the goal is 65,536" in verdict.lines[2]
 
 
+def test_a_promise_that_nothing_overlaps_still_leaves_one_store_too_many():
+    skeleton = next(text for name, text, _ in FOUND if name == "03.1")
+    for given, times in ((skeleton, 129), (skeleton.replace("* C", "* __restrict__ C"), 2)):
+        assert f"stores each element of C {times} times" in judge("03.1", given).lines[-1]
+
+
+@pytest.mark.parametrize("pad, loads, stores", [(0, "196,608", "28,672"), (1, 0, "4,096")])
+def test_a_padding_that_leaves_conflicts_is_told_how_many(pad, loads, stores):
+    padded = solution("04.1").replace("#define PAD 2", f"#define PAD {pad}")
+    said = judge("04.1", padded).lines[-1]
+    assert f"shared loads meet {loads} bank conflicts and its stores {stores};" in said
+
+
+def test_a_row_after_the_other_is_not_coarsened():
+    inner = """float b = Bs[k][tx];
+            for (int i = 0; i < 2; ++i) sums[i] += As[ty + 16 * i][k] * b;"""
+    assert inner in solution("05.1")
+    apart = """sums[0] += As[ty][k] * Bs[k][tx];
+        }
+        __syncthreads();
+        for (int k = 0; k < 32; ++k) {
+            sums[1] += As[ty + 16][k] * Bs[k][tx];"""
+    said = judge("05.1", solution("05.1").replace(inner, apart)).lines[-1]
+    assert "costs 1.50 wavefronts and 1.25 loads" in said
+
+
+def test_128_bit_loads_must_ask_for_the_row_and_not_only_for_its_end():
+    end_only = solution("06.1").replace("cols % 4 == 0", "col + 4 <= cols")
+    assert "not a multiple of 16 bytes" in judge("06.1", end_only).lines[-1]
+    single = solution("06.1").replace("cols % 4 == 0", "false")
+    assert (
+        "512 requests to load and 512 to store; the goal is 128" in judge("06.1", single).lines[-1]
+    )
+
+
+def test_columns_that_lie_apart_have_no_conflict_but_cost_too_many_loads():
+    apart = solution("08.1").replace("thread % 8 * 4", "thread % 8")
+    apart = apart.replace("n / 4 * 32 + n % 4", "n * 8")
+    assert "costs 0.31 wavefronts and 0.28 loads" in judge("08.1", apart).lines[-1]
+
+
+def test_loads_that_set_out_early_must_be_those_of_a_tile():
+    naive = solution("01.1").replace("void naive", "void tiled")
+    assert judge("10.1", naive).lines[-1] == "no tile is kept in shared memory"
+    beyond = solution("10.1").replace("k1 + tx < K", "k0 + tx < K")
+    assert "past its end" in judge("10.1", beyond).lines[-1]
+
+
+def test_a_second_buffer_that_is_not_used_leaves_a_race():
+    same = solution("11.1").replace("now ^= 1", "now ^= 0")
+    assert "but by luck: read-write-race" in judge("11.1", same).lines[1]
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_missing_barrier_is_refused_although_the_result_is_right(which):
     before, *after = re.split(r"__syncthreads\(\);", solution("02.1"))

@@ -155,3 +155,16 @@ def test_the_button_that_measures_is_there_only_beside_a_gpu(monkeypatch):
 def test_a_new_step_needs_no_new_code():
     step = dataclasses.replace(ladder[2], title="Another")
     assert "Another" in explore(step, "TILE").text
+
+
+@pytest.mark.parametrize("step", range(5, 12))
+def test_the_explorers_of_thread_tiles_show_every_choice_and_why_some_are_refused(step):
+    shown = explore(step)
+    legal = {tuple(v.macros.values()) for v in ladder[step].variants()}
+    assert legal <= set(shown.panes)
+    for setting, pane in shown.panes.items():
+        assert ("limited by" in pane.value) == (setting in legal)
+        if setting not in legal:
+            problem = ladder[step].problem(**dict(zip(("TILE", "BK", "TM"), setting, strict=True)))
+            assert problem in pane.value and problem in shown.text
+    assert shown.panes[tuple(ladder[step]().macros.values())] is visible(parts(shown)[1])

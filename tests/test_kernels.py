@@ -8,7 +8,7 @@ import pytest
 from sgemm_lab.ladder import ladder
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import cp, gpu_available
-from sgemm_lab.run.check import check, default_shapes
+from sgemm_lab.run.check import check, default_shapes, thorough_shapes
 from sgemm_lab.run.launch import launch
 from sgemm_lab.run.profile import profile
 
@@ -17,6 +17,10 @@ pytestmark = pytest.mark.skipif(nvrtc.version() is None, reason="no NVRTC here")
 STEPS = list(ladder)
 VARIANTS = [variant for step in STEPS for variant in step.variants()]
 DEFAULTS = [step() for step in STEPS]
+QUICK = {
+    *DEFAULTS,
+    *(v for step in STEPS for v in step.variants()[:: 12 if step.number > 4 else 7]),
+}
 SMALL_BLOCKS = [
     ladder[1](BLOCK_X=8, BLOCK_Y=4),
     ladder[1](BLOCK_X=8, BLOCK_Y=4, COALESCED=0),
@@ -32,10 +36,27 @@ def machine(request):
         pytest.skip(f"kernels run on the {HERE} here")
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.key)
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v in QUICK], ids=lambda v: v.key)
 def test_a_variant_is_right_on_the_shapes_that_break_kernels(variant):
-    shapes = default_shapes(variant)
-    found = check(variant, shapes if variant in DEFAULTS or HERE == "gpu" else shapes[::3])
+    m, n, k = (size if size > 1 else 32 for size in variant.tile)
+    found = check(variant, [*default_shapes(variant)[1:12:3], (m + 4, n + 8, k + 4)])
+    assert found.ok, str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.key)
+def test_every_variant_is_right_on_25_shapes_and_more(variant):
+    shapes = thorough_shapes(variant)
+    found = check(variant, shapes)
+    assert len(shapes) >= 25
+    assert found.ok, str(found)
+
+
+@pytest.mark.parametrize("offsets", [(1, 0, 0), (0, 2, 0), (0, 0, 3), (4, 8, 12)])
+@pytest.mark.parametrize("variant", DEFAULTS[6:], ids=lambda variant: variant.key)
+def test_arrays_that_begin_anywhere_are_right_although_kernels_move_16_bytes(variant, offsets):
+    m, n, k = variant.tile
+    found = check(variant, [(m, n, 2 * k)], offsets=offsets)
     assert found.ok, str(found)
 
 
@@ -46,11 +67,17 @@ def test_shapes_from_other_peoples_bug_reports_are_right(variant, shape):
     assert found.ok, str(found)
 
 
-@pytest.mark.parametrize("variant", SMALL_BLOCKS, ids=lambda variant: variant.key)
+@pytest.mark.parametrize(
+    "variant",
+    [*SMALL_BLOCKS, *(s.variants()[0] for s in STEPS[3:])],
+    ids=lambda variant: variant.key,
+)
 def test_a_grid_folded_from_y_into_z_covers_all_of_c(variant, monkeypatch):
     module = import_module("sgemm_lab.ladder")
     monkeypatch.setattr(module, "GRID_LIMITS", (2**31 - 1, 3, 65535))
     M, N, K = 61, 59, 7
+    if variant not in SMALL_BLOCKS:
+        M, N = 4 * variant.tile[0] + 3, 5
     assert len(variant.grid(M, N)) == 3 and variant.grid(M, N)[1] <= 3
     assert check(variant, [(M, N, K)]).ok
 
@@ -85,6 +112,19 @@ def test_a_matrix_four_million_long_is_right(variant, shape):
     C = cp.asarray(np.full((M, N), np.nan, np.float32))
     launch(variant, cp.asarray(A), cp.asarray(B), C)
     assert np.array_equal(cp.asnumpy(C), A @ B)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", DEFAULTS[1:], ids=lambda variant: variant.key)
+def test_more_rows_of_blocks_than_a_grid_has_are_right(variant):
+    if HERE == "ptx":
+        pytest.skip("needs a GPU: too many blocks")
+    M, N, K = 65536 * variant.tile[0] + 5, 3, 2
+    assert len(variant.grid(M, N)) == 3
+    A, B = (cp.arange(r * c, dtype=cp.float32).reshape(r, c) % 7 for r, c in ((M, K), (K, N)))
+    C = cp.full((M, N), cp.nan, cp.float32)
+    launch(variant, A, B, C)
+    assert np.array_equal(cp.asnumpy(C), cp.asnumpy(A) @ cp.asnumpy(B))
 
 
 @pytest.mark.slow

@@ -1,12 +1,22 @@
 """The ladder: what each step takes, refuses, and derives from its macros."""
 
 import dataclasses
+from itertools import product
 
 import pytest
 
 from sgemm_lab.ladder import GRID_LIMITS, ladder, source_hash
+from sgemm_lab.run import nvrtc
 
 TILED, NAIVE = ladder["02_tiled"], ladder["01_naive"]
+FEW = dataclasses.replace(  # step 5 with a BK for which there are too many threads
+    ladder[5],
+    macros=(
+        ladder[5].macros[0],
+        dataclasses.replace(ladder[5].macros[1], choices=(8, 16)),
+        dataclasses.replace(ladder[5].macros[2], default=4),
+    ),
+)
 
 
 def test_a_step_is_found_by_number_and_by_stem():
@@ -44,6 +54,19 @@ def test_every_macro_stands_in_the_file_with_its_default(step):
          "Choose BLOCK_Y 4, 8 or 16."),
         (NAIVE, {"BLOCK_X": 64}, "BLOCK_X=64 needs 64×32 = 2048 threads; a block may have 1024. "
                                  "Choose 8, 16 or 32."),
+        (ladder[8], {"TM": 4}, "TM=4 leaves a tile of A of 128×8 = 1024 elements to 1024 threads, "
+                               "4 at a time; all must fetch equally often. Choose 8."),
+        (ladder[7], {"TILE": 128, "BK": 8, "TM": 4},
+         "TILE=128 BK=8 TM=4 leaves a tile of A of 128×8 = 1024 elements to 1024 threads, 4 at a "
+         "time; all must fetch equally often. Choose TM 8."),
+        (ladder[6], {"TM": 8}, "TM=8 leaves a tile of A of 64×16 = 1024 elements to 512 threads, "
+                               "4 at a time; all must fetch equally often. Choose 16."),
+        (ladder[5], {"TM": 2}, "TM=2 needs 64×32 = 2048 threads; a block may have 1024. "
+                               "Choose 4, 8 or 16."),
+        (FEW, {"BK": 8}, "BK=8 leaves a tile of A of 64×8 = 512 elements to 1024 threads, one at a "
+                         "time; all must fetch equally often. Choose 16."),
+        (ladder[11], {"BK": 32}, "BK=32 needs 66560 bytes of shared memory; a block may have 49152."
+                                 " Choose 8 or 16."),
         (ladder[0], {"TILE": 16}, "00_cublas has no macro TILE. It takes none."),
     ],
 )  # fmt: skip
@@ -58,6 +81,27 @@ def test_a_value_that_an_explorer_shows_and_refuses_is_illegal():
     for step in ladder:
         for macro in step.macros:
             assert all(step.problem(**{macro.name: value}) for value in macro.shown)
+
+
+@pytest.mark.parametrize("step", [step for step in ladder if step.fetches], ids=lambda s: s.stem)
+def test_the_threads_of_a_block_share_out_its_tiles_evenly(step):
+    """What the kernel's own static_assert asks for."""
+    for variant in step.variants():
+        BM, BN, BK = variant.tile
+        for elements in (BM * BK, BK * BN):
+            assert elements % (step.fetches * variant.threads) == 0, variant
+    bad = [m for m in _settings(step) if (step.problem(**m) or "").count("equally often")]
+    assert bad or step.fetches == 1, "the ladder refuses some"
+    for macros in bad[:2]:
+        options = [f"-D{name}={value}" for name, value in macros.items()]
+        with pytest.raises(nvrtc.CompileError, match="equally many"):
+            nvrtc.compile_ptx(step.source, options)
+
+
+def _settings(step):
+    names = [macro.name for macro in step.macros]
+    choices = product(*(macro.choices for macro in step.macros))
+    return [dict(zip(names, values, strict=True)) for values in choices]
 
 
 def test_variants_are_all_legal_and_all_different():

@@ -406,6 +406,29 @@ def test_a_misaligned_vector_is_named():
     assert "reads 16 bytes at B[0, 1], which is not a multiple of 16 bytes" in str(found)
 
 
+@pytest.mark.parametrize("first", [1, 2, 3, 4, 63, 64, 65])
+def test_a_view_begins_off_an_alignment_as_far_as_in_the_array_that_it_is_part_of(first):
+    code = kernel(
+        "out[0] = (size_t)A % 256;\n*(float4*)A = make_float4(1, 2, 3, 4);", "int* out, float* A"
+    )
+    out, view = np.zeros(1, np.int32), floats(100)[first : first + 32]
+    if first % 4 == 0:
+        run(code, (1,), (1,), (out, view))
+    else:
+        found = fault(code, args=(out, view), grid=(1,), block=(1,))
+        assert "writes 16 bytes at A[0], which is not a multiple of 16 bytes" in str(found)
+    assert out[0] == 4 * first % 256
+
+
+def test_a_view_that_begins_between_two_doubles_is_read_and_written_as_doubles():
+    code = kernel(INDEX + "((double*)(A + 1))[i] = 2 * ((double*)(A + 1))[i];", "float* A")
+    whole = np.zeros(20, np.float32)
+    whole[2:18].view(np.float64)[:] = np.arange(8)
+    run(code, (1,), (8,), (whole[1:19],))
+    assert whole[2:18].view(np.float64).tolist() == [2.0 * n for n in range(8)]
+    assert not whole[:2].any() and not whole[18:].any()
+
+
 def test_an_address_from_nowhere_is_named():
     code = STEP.replace("A[i + 1]", "*(const float*)(size_t)(8 * i + 8)")
     found = fault(code, args=(np.int32(10), floats(200), floats(25, 4), floats(100)))

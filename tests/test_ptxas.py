@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -17,12 +18,13 @@ from sgemm_lab.simt.ptx import parse
 from sgemm_lab.simt.ptxas import executed
 
 VARIANTS = [variant for step in ladder if step.function for variant in step.variants()]
+DEFAULTS = [step() for step in ladder if step.function]
 
 
-def spread(cases: list, every: int) -> list:
-    """Each `every`-th case as it is, the others marked slow."""
+def some(cases: list, quick: Callable) -> list:
+    """Those cases as they are for whose number and contents `quick` says so, the others slow."""
     return [
-        pytest.param(*case, marks=[pytest.mark.slow] if number % every else [])
+        pytest.param(*case, marks=[] if quick(number, *case) else [pytest.mark.slow])
         for number, case in enumerate(cases)
     ]
 
@@ -62,7 +64,10 @@ def predicted(source, options, arch, name) -> Counter:
     return count
 
 
-@pytest.mark.parametrize("variant, arch", spread(list(product(VARIANTS, ARCHS)), 7))
+@pytest.mark.parametrize(
+    "variant, arch",
+    some(list(product(VARIANTS, ARCHS)), lambda _, variant, __: variant in DEFAULTS),
+)
 def test_every_kernel_of_the_book_has_the_shared_accesses_predicted(variant, arch, tmp_path):
     source, options, name = variant.step.source, variant.options, variant.step.function
     ours = predicted(source, options, arch.replace("sm", "compute"), name)
@@ -103,7 +108,7 @@ BODIES = [
 
 @pytest.mark.parametrize(
     "body, first, stride, arch",
-    spread(list(product(BODIES, (64, 5, 6), (32, 33, 34, 36), ARCHS)), 19),
+    some(list(product(BODIES, (64, 5, 6), (32, 33, 34, 36), ARCHS)), lambda n, *_: n % 19 == 0),
 )
 def test_small_programs_have_the_shared_accesses_predicted(body, first, stride, arch, tmp_path):
     source = KERNEL.format(body=body.format(stride=stride), first=first, stride=stride)

@@ -1,9 +1,12 @@
 """Registers and shared memory as ptxas reports them; occupancy against known figures."""
 
+from dataclasses import asdict
+
 import pytest
 
 from sgemm_lab.devices import devices
 from sgemm_lab.ladder import ladder
+from sgemm_lab.measure import records
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.resources import Resources, occupancy, parse, resources
 
@@ -34,15 +37,26 @@ def test_the_report_is_read_for_each_kernel_of_a_file():
         parse(LOG.replace("Used 8 registers", ""))
 
 
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("step", list(ladder)[1:], ids=lambda step: step.stem)
+def test_no_default_spills_and_the_ladder_states_its_shared_memory(step, arch):
+    """From the record, which other tests compare with the compiler."""
+    for variant in step.variants():
+        found = records.resources(variant, arch)
+        assert found.shared_bytes == variant.shared_bytes <= 48 * 1024, variant
+        assert found.registers * variant.threads <= 65536, variant
+    default = records.resources(step(), arch)
+    assert (default.stack, default.spill_stores, default.spill_loads) == (0, 0, 0)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(nvrtc.version() != PINNED, reason=f"other NVRTC than {PINNED}, or none")
 @pytest.mark.parametrize("step", list(ladder)[1:], ids=lambda step: step.stem)
-def test_no_variant_spills_and_the_ladder_states_its_shared_memory(step):
+def test_what_is_recorded_of_every_setting_is_what_the_compiler_says(step):
     for variant in step.variants():
         for arch in ARCHITECTURES:
-            found = resources(variant, arch)
-            assert (found.stack, found.spill_stores, found.spill_loads) == (0, 0, 0), variant
-            assert found.shared_bytes == variant.shared_bytes, variant
-            assert found.registers * variant.threads <= 65536, variant
+            found = asdict(resources(variant, arch))
+            assert found == dict(records.resources(variant, arch).values), (variant, arch)
 
 
 @pytest.mark.skipif(nvrtc.version() != PINNED, reason=f"other NVRTC than {PINNED}, or none")

@@ -15,6 +15,10 @@ VARIANTS = [
     ladder[2](),
     ladder[2](TILE=8),
     ladder[2](TILE=16, LAYOUT=1),
+    ladder[5](TILE=32, TM=8),
+    ladder[6](TILE=32, TM=8),
+    ladder[8](TILE=64),
+    ladder[11](TILE=64),
 ]
 SHAPES = [(129, 65, 97), (200, 136, 72), (77, 301, 33), (128, 128, 64)]
 

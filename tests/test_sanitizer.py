@@ -94,9 +94,10 @@ def without(source, statement, which):
 def test_either_barrier_of_the_tiled_kernel_is_needed(dropped):
     source = TILED.step.source
     assert tiled(source) == CLEAN
-    store, load = line_of(source, "As[ty][tx] ="), line_of(source, "As[ty][k] *")
+    store = line_of(source, "As[threadIdx.y][threadIdx.x] =")
+    load = line_of(source, "As[threadIdx.y][k] *")
     races = tiled(without(source, "__syncthreads();", dropped))
-    lines = (load, store) if dropped == 0 else (store, load)
+    lines = (store, load) if dropped == 0 else (load, store)
     assert {f.kind for f in races} == {"read-write-race"}
     assert lines in {(f.line, f.other_line) for f in races}
     assert any(re.search(r" As\[\d+\]\[\d+\], which thread", f.message) for f in races)

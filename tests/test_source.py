@@ -47,3 +47,39 @@ def test_a_folded_source_is_one_line_that_opens():
 def test_cublas_has_no_source():
     with pytest.raises(ValueError, match="no source"):
         source.show(0)
+
+
+def test_a_diff_has_the_lines_that_go_and_those_that_come():
+    bundle = source.diff(9, 10)
+    old, new = (ladder[n].source.splitlines() for n in (9, 10))
+    plain = bundle.text.splitlines()
+    gone = [line[1:] for line in plain if line.startswith("-") and not line.startswith("---")]
+    come = [line[1:] for line in plain if line.startswith("+") and not line.startswith("+++")]
+    assert gone and come and not set(gone) - set(old) and not set(come) - set(new)
+    assert f"{len(gone)} lines go, {len(come)} come" in bundle.text
+    assert bundle.html.count('class="old"') == len(gone)
+    assert bundle.html.count('class="new"') == len(come)
+    for number, line in re.findall(r'class="new" data-n="(\d+)">(.*?)\n</span>', bundle.html):
+        words = html.unescape(re.sub(r"<[^>]+>", "", line))
+        assert words == new[int(number) - 1]
+
+
+def test_a_file_does_not_differ_from_itself():
+    assert source.diff(3, 3).text == (
+        "kernels/03_index_in_register.cu → kernels/03_index_in_register.cu: 0 lines go, 0 come"
+    )
+    with pytest.raises(ValueError, match="no source"):
+        source.diff(0, 1)
+
+
+def test_changes_has_a_pane_for_each_pair_of_neighbours_and_works_without_python():
+    shown = source.changes(9)
+    selector, stack = shown.widget.children
+    assert [value for _, value in selector.options] == list(range(2, 12))
+    assert selector.value == 9 and stack.children[stack.selected_index] is shown.panes[9,]
+    assert shown.panes[9,].value == source.diff(8, 9).html
+    (link,) = shown.widget.links
+    assert link.source == (selector, "index") and link.target == (stack, "selected_index")
+    assert source.diff(8, 9).text.splitlines()[0] in shown.text
+    with pytest.raises(ValueError, match="step=1: choose one from 2 to 11"):
+        source.changes(1)

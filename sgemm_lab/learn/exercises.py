@@ -11,9 +11,9 @@ import numpy as np
 
 from sgemm_lab.ladder import Step, Variant
 from sgemm_lab.run.backend import ptx
-from sgemm_lab.run.check import check
+from sgemm_lab.run.check import check, default_shapes
 from sgemm_lab.run.nvrtc import CompileError
-from sgemm_lab.run.profile import Profile, profile, profile_variant
+from sgemm_lab.run.profile import Profile, accesses, profile, profile_variant
 from sgemm_lab.simt.counters import Counters
 from sgemm_lab.simt.machine import Fault
 from sgemm_lab.simt.ptx import PtxError
@@ -106,6 +106,45 @@ def _scale_correct(code: str) -> str | None:
     return None
 
 
+# --- a kernel over the rows of a matrix ---------------------------------------------------------
+
+
+def _scale_rows(code: str, rows: int, cols: int, sanitize: bool = False) -> tuple:
+    """(x, y, Profile) of y = 3 x on a row-major matrix, four neighbours of a row to a thread."""
+    x = np.random.default_rng(rows * cols).standard_normal((rows, cols)).astype(np.float32)
+    y = np.full((rows, cols), np.nan, np.float32)
+    grid = (-(-cols // 128), -(-rows // 8))
+    args = np.int32(rows), np.int32(cols), np.float32(3), x.copy(), y
+    seen = profile(code, "scale", grid, (32, 8), args, sanitize=sanitize)
+    return x, y, seen
+
+
+def _scale_rows_correct(code: str) -> str | None:
+    for rows, cols in ((8, 128), (9, 127), (1, 1), (5, 4), (3, 130), (20, 261)):
+        x, y, _ = _scale_rows(code, rows, cols)
+        wrong = np.argwhere(y != np.float32(3) * x)
+        if len(wrong):
+            r, c = map(int, wrong[0])
+            right = np.float32(3) * x[r, c]
+            return f"{rows}×{cols}: y[{r}, {c}] is {y[r, c]} and should be {right}"
+    return None
+
+
+_WIDE = (64, 256)  # rows and columns of what is counted; 16 divides the address of every row
+
+
+def _vectorised(counters: Counters) -> str | None:
+    requests = counters.global_load_requests, counters.global_store_requests
+    fewest = _WIDE[0] * _WIDE[1] // 128
+    if max(requests) <= fewest:
+        return None
+    size = "{}×{}".format(*_WIDE)
+    return (
+        f"at {size} it makes {requests[0]} requests to load and {requests[1]} to store; the goal "
+        f"is {fewest} each, 128 bits a lane"
+    )
+
+
 # --- a matrix product ---------------------------------------------------------------------------
 
 
@@ -128,7 +167,9 @@ def _product(function: str, block, tile):
 
     def correct(code: str) -> str | None:
         # On the PTX machine in any case: a wild address would end a GPU's use for this process.
-        found = check(_variant(function, code, block, tile), on=ptx)
+        variant = _variant(function, code, block, tile)
+        shapes = default_shapes(variant)[:-1]  # but the one with a long K, which tells TF32
+        found = check(variant, shapes, on=ptx)
         return None if found.ok else "\n".join(found.failures[:2])
 
     def examine(code: str) -> list[Profile]:
@@ -148,6 +189,14 @@ def _coalesced(counters: Counters) -> str | None:
     return f"a global load touches {reached:.1f} sectors on average; the goal is 2.5"
 
 
+def _in_register(counters: Counters) -> str | None:
+    elements = _SIZE**2
+    stored = counters.global_store_requests * 32
+    if stored <= elements:
+        return None
+    return f"at {_SIZE}³ it stores each element of C {stored // elements} times; the goal is once"
+
+
 def _tiled(counters: Counters) -> str | None:
     fewest = 2 * _SIZE**3 // 16 // 8  # A and B, each fetched once per 16 rows, columns of C
     if counters.global_load_sectors <= 2 * fewest:
@@ -155,6 +204,66 @@ def _tiled(counters: Counters) -> str | None:
     return (
         f"at {_SIZE}³ it loads {counters.global_load_sectors:,} sectors from global memory; the "
         f"goal is {2 * fewest:,}: load each tile once, and share it"
+    )
+
+
+def _without_conflicts(counters: Counters) -> str | None:
+    loads, stores = counters.shared_load_conflicts, counters.shared_store_conflicts
+    if not loads + stores:
+        return None
+    return (
+        f"at {_SIZE}³ its shared loads meet {loads:,} bank conflicts and its stores {stores:,}; "
+        "the goal is none"
+    )
+
+
+def _shared_loads(wavefronts: float, loads: float = 1.0) -> Callable[[Counters], str | None]:
+    """The goal of at most so many wavefronts, and so many loads, for a multiply-add of a warp."""
+
+    def goal(counters: Counters) -> str | None:
+        ffma = counters.ffma / 32
+        needs = counters.shared_load_wavefronts / ffma, counters.shared_load_instructions / ffma
+        if needs[0] <= wavefronts and needs[1] <= loads:
+            return None
+        return (
+            f"a multiply-add costs {needs[0]:.2f} wavefronts and {needs[1]:.2f} loads of shared "
+            f"memory; the goal is {wavefronts:.2f}" + f" and {loads:.2f}" * (loads < 1)
+        )
+
+    return goal
+
+
+_DEEP = 16  # TILE and BK of the exercises below
+
+
+def _fetched_early(function: str, launched: str, parameters: str, correct, examine):
+    """A product whose next tiles must be on their way before the arithmetic on these begins."""
+
+    def early(code: str) -> str | None:
+        if problem := correct(code):
+            return problem
+        variant = _variant(function, code, (_DEEP,) * 2, (_DEEP,) * 3)
+        seen = [(each.space, each.kind) for each in accesses(variant, _DEEP, _DEEP, 3 * _DEEP)]
+        if ("shared", "load") not in seen:
+            return "the result is right\nno tile is kept in shared memory"
+        before = seen[: seen.index(("shared", "load"))].count(("global", "load"))
+        if 3 * before >= 2 * (loads := seen.count(("global", "load"))):
+            return None
+        return (
+            f"the result is right\nof {loads} global loads for three tiles, {before} set out "
+            f"before the arithmetic on the first; the goal is {2 * loads // 3}, those of two tiles"
+        )
+
+    return launched, parameters, early, examine
+
+
+def _one_barrier(counters: Counters) -> str | None:
+    warps, tiles = (_SIZE // _DEEP) ** 2 * _DEEP**2 // 32, _SIZE // _DEEP
+    if counters.barriers <= warps * (tiles + 1):
+        return None
+    return (
+        f"at {_SIZE}³ a warp waits at {counters.barriers // warps} barriers for {tiles} tiles; the "
+        f"goal is {tiles + 1}"
     )
 
 
@@ -179,6 +288,62 @@ _EXERCISES = (
         "perfect 16×16 tiles",
         *_product("tiled", (16, 16), (16, 16, 16)),
         _tiled,
+    ),
+    Exercise(
+        "03.1",
+        "each element of C is stored once",
+        *_product("naive", (32, 8), (8, 32, 1)),
+        _in_register,
+    ),
+    Exercise(
+        "04.1",
+        "no bank conflict, neither in a load nor in a store",
+        *_product("tiled", (16, 16), (16, 16, 16)),
+        _without_conflicts,
+    ),
+    Exercise(
+        "05.1",
+        "two outputs a thread, with at most one wavefront of shared loads for each multiply-add",
+        *_product("coarse", (32, 16), (32, 32, 32)),
+        _shared_loads(1.0),
+    ),
+    Exercise(
+        "06.1",
+        "any size, and 128 bits a lane where 16 divides the address of every row",
+        "blocks of 32×8 threads, one for each 8 rows and 128 columns",
+        "(int rows, int cols, float factor, const float* x, float* y)",
+        _scale_rows_correct,
+        lambda code: [_scale_rows(code, *size, sanitize=True)[2] for size in ((9, 127), _WIDE)],
+        _vectorised,
+    ),
+    Exercise(
+        "07.1",
+        "a multiply-add costs at most 0.40 wavefronts of shared memory",
+        *_product("tiled", (64, 1), (32, 32, 8)),
+        _shared_loads(0.4),
+    ),
+    Exercise(
+        "08.1",
+        "a multiply-add costs at most 0.35 wavefronts and 0.10 loads of shared memory",
+        *_product("tiled", (64, 1), (32, 64, 8)),
+        _shared_loads(0.35, 0.1),
+    ),
+    Exercise(
+        "09.1",
+        "a multiply-add costs at most 0.25 wavefronts of shared memory",
+        *_product("tiled", (32, 1), (8, 64, 8)),
+        _shared_loads(0.25),
+    ),
+    Exercise(
+        "10.1",
+        "the loads of the next tile set out before the arithmetic on this one",
+        *_fetched_early("tiled", *_product("tiled", (_DEEP,) * 2, (_DEEP,) * 3)),
+    ),
+    Exercise(
+        "11.1",
+        "one barrier a tile, and no race",
+        *_product("tiled", (_DEEP,) * 2, (_DEEP,) * 3),
+        _one_barrier,
     ),
 )
 EXERCISES = {exercise.name: exercise for exercise in _EXERCISES}

@@ -39,7 +39,8 @@ from sgemm_lab.paths import MEASUREMENTS, ROOT
 from sgemm_lab.run.backend import cp, gpu_available
 from sgemm_lab.run.launch import prepare
 
-SIZES = (256, 512, 1024, 2048, 4096, 6144, 8192)
+# The squares of the charts; one that no tile divides; a long K and a short one.
+SIZES = (256, 512, 1024, 2048, 4095, 4096, 6144, 8192, (8192, 8192, 4096), (4096, 4096, 8192))
 PROTOCOL = (
     "random normal inputs, alpha 1, beta 0, checked against float64; CUDA events; L2 flushed "
     "before each measurement by overwriting a buffer larger than it; kernel and cuBLAS alternate; "
@@ -390,6 +391,14 @@ class _Monitor:
         return result
 
 
+def _size(text: str) -> int | Size:
+    """A size of a command line: "4096" or "8192x8192x4096"."""
+    sizes = [int(number) for number in text.split("x")]
+    if len(sizes) not in (1, 3) or min(sizes) < 1:
+        raise ValueError(text)
+    return sizes[0] if len(sizes) == 1 else tuple(sizes)
+
+
 def _varied(variant: Variant, vary: Iterable[str]) -> list[Variant]:
     """The variants of its step that differ from `variant` in the macros `vary` only."""
     kept = {name: value for name, value in variant.items if name not in vary}
@@ -405,7 +414,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "what", nargs="*", help="steps (2 or 02_tiled) and macros (TILE=16); default: every step"
     )
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N")
+    parser.add_argument("--sizes", type=_size, nargs="+", default=SIZES, metavar="N",
+                        help="N, or MxNxK")  # fmt: skip
     parser.add_argument("--vary", nargs="+", default=[], metavar="MACRO",
                         help="every legal value of these macros, e.g. COALESCED TILE")  # fmt: skip
     parser.add_argument("--all-variants", action="store_true", help="every legal macro setting")

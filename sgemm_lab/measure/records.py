@@ -381,10 +381,11 @@ def _table(path: Path, changed: int) -> dict:
 
 
 def count(variant, M: int, N: int, K: int) -> dict:
-    """Profiles `variant` at M×N×K on the PTX machine, α = 1, β = 0, and returns its counters."""
-    from sgemm_lab.run.profile import profile_variant
+    """What the PTX machine counts for `variant` at M×N×K, α = 1, β = 0, from one block of each
+    kind."""
+    from sgemm_lab.run.sample import sample
 
-    return _plain(profile_variant(variant, M, N, K).counters)
+    return _plain(sample(variant, M, N, K).counters)
 
 
 def compile_report(variant, arch: str) -> dict:
@@ -403,23 +404,41 @@ def _plain(value):
     return value.item() if hasattr(value, "item") else value
 
 
-def record(directory: Path = MEASUREMENTS, progress: Callable = iter) -> None:
-    """Writes counters.json and resources.json for every variant of every step that has a kernel."""
+def record(
+    directory: Path = MEASUREMENTS, missing: bool = False, progress: Callable = iter
+) -> None:
+    """Writes counters.json and resources.json for every variant of every step that has a kernel.
+
+    Both are written after each variant, so that nothing is lost when this is stopped. `missing`:
+    rows of this very kernel and compiler stay as they are; without it all are computed again.
+    """
     from sgemm_lab.ladder import ladder
     from sgemm_lab.run.nvrtc import version
 
-    variants = [v for step in ladder if step.function for v in step.variants()]
-    tables = {name: {} for name in _TABLES}
-    for variant in progress(variants):
-        origin = {"source_hash": variant.source_hash, "nvrtc": version()}
+    paths = {name: Path(directory) / f"{name}.json" for name in _TABLES}
+    old = {name: _read_json(p)["rows"] if p.exists() else {} for name, p in paths.items()}
+    new = {name: {} for name in _TABLES}
+
+    def row(table: str, variant, column: str, compute: Callable, *given) -> None:
+        key, origin = f"{variant.key} {column}", {"source_hash": variant.source_hash}
+        origin["nvrtc"] = version()
+        kept = old[table].get(key, {}) if missing else {}
+        fresh = origin.items() <= kept.items()
+        new[table][key] = kept if fresh else compute(variant, *given) | origin
+
+    def save(rest: Mapping = MappingProxyType({})) -> None:
+        for name, path in paths.items():
+            rows = new[name] | {k: r for k, r in rest.get(name, {}).items() if k not in new[name]}
+            lines = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items()]
+            _replace(path, {"schema": SCHEMA}, "rows", lines, "{}")
+
+    for variant in progress([v for step in ladder if step.function for v in step.variants()]):
         for size in SIZES if variant == variant.step() else SIZES[:1]:
-            key = "{} {}x{}x{}".format(variant.key, *size)
-            tables["counters"][key] = count(variant, *size) | origin
+            row("counters", variant, "{}x{}x{}".format(*size), count, *size)
         for arch in ARCHS:
-            tables["resources"][f"{variant.key} {arch}"] = compile_report(variant, arch) | origin
-    for name, rows in tables.items():
-        lines = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items()]
-        _replace(Path(directory) / f"{name}.json", {"schema": SCHEMA}, "rows", lines, "{}")
+            row("resources", variant, arch, compile_report, arch)
+        save(old)  # with the old rows of those that come next
+    save()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -428,8 +447,10 @@ def main(argv: list[str] | None = None) -> int:
 
     from tqdm import tqdm
 
-    argparse.ArgumentParser(prog="python -m sgemm_lab record", description=main.__doc__).parse_args(
-        argv
-    )
-    record(progress=lambda variants: tqdm(variants, unit="variant"))
+    parser = argparse.ArgumentParser(prog="python -m sgemm_lab record", description=main.__doc__)
+    parser.add_argument("--missing", action="store_true",
+                        help="keep what was recorded of the same kernel with the same compiler; "
+                        "goes on where a stopped run ended")  # fmt: skip
+    given = parser.parse_args(argv)
+    record(missing=given.missing, progress=lambda variants: tqdm(variants, unit="variant"))
     return 0

@@ -6,8 +6,9 @@ The same check runs on a GPU and on the PTX machine.
 import argparse
 import html
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, product
 
 import numpy as np
@@ -82,8 +83,37 @@ def default_shapes(variant: Variant) -> tuple[Shape, ...]:
     )
 
 
+def thorough_shapes(variant: Variant) -> tuple[Shape, ...]:
+    """The default shapes and as many more: one long side each way, whole tiles in odd numbers, and
+    rows that hold a multiple of four elements, of A or B or both, where the tile's edge is none."""
+    m, n, k = (size if size > 1 else 32 for size in variant.tile)
+    return tuple(dict.fromkeys((
+        *default_shapes(variant),
+        (m, n, k),
+        (3 * m, n, k),
+        (m, 3 * n, 5 * k),
+        (m + 1, n + 2, k + 3),
+        (m - 1, n - 2, k - 3),
+        (m + 3, n + 4, k + 4),
+        (2 * m + 5, n - 4, 3 * k - 4),
+        (m + 2, n + 4, k + 1),
+        (m + 2, n + 1, k + 4),
+        (m - 2, 2 * n + 8, 4),
+        (2 * m, n + 3, 2 * k),
+        (2 * m, 2 * n, 2 * k + 2),
+        (4097, 3, 2),
+        (3, 4097, 5),
+        (5, 2, 4097),
+        (2 * m, n + 4, 0),
+    )))  # fmt: skip
+
+
 def check(
-    variant: Variant | Step, shapes: Iterable[Shape] | None = None, seed: int = 0, on=cp
+    variant: Variant | Step,
+    shapes: Iterable[Shape] | None = None,
+    seed: int = 0,
+    on=cp,
+    offsets: Shape = (0, 0, 0),
 ) -> Check:
     """Run a variant on random inputs of each shape (M, N, K) and compare with float64.
 
@@ -96,7 +126,8 @@ def check(
     eps is 2⁻²³. Rounding errors of a sum of K products grow like √K, so that √K·eps is generous
     to FP32 and, at K = 512, too strict for TF32; see Higham and Mary, "A new approach to
     probabilistic rounding error analysis" (2019). A step stands for its default variant. `on` is
-    where it runs, as for `launch`. Raises TypeError or ValueError for what is no variant or shape.
+    where it runs, as for `launch`; A, B and C begin so many floats after a multiple of 512 bytes as
+    `offsets` say. Raises TypeError or ValueError for what is no variant or shape.
     """
     variant = as_variant(variant)
     shapes = default_shapes(variant) if shapes is None else _shapes(shapes)
@@ -105,7 +136,7 @@ def check(
     worst, worst_at, failures = 0.0, None, []
     for shape in shapes:
         try:
-            error, problem = _try(variant, shape, rng, turns, on)
+            error, problem = _try(variant, shape, rng, turns, partial(_run, on=on, offsets=offsets))
         except RuntimeError as fault:  # the PTX machine's findings, or the GPU's
             error, problem = 0.0, str(fault)
         if problem:
@@ -126,7 +157,7 @@ def _shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
     return tuple(map(as_shape, shapes))
 
 
-def _try(variant: Variant, shape: Shape, rng, turns, on) -> tuple[float, str | None]:
+def _try(variant: Variant, shape: Shape, rng, turns, run: Callable) -> tuple[float, str | None]:
     """The largest error as a fraction of its bound, and the first thing that was wrong."""
     M, N, K = shape
     whole = [rng.integers(-4, 5, size).astype(np.float32) for size in ((M, K), (K, N), (M, N))]
@@ -135,7 +166,7 @@ def _try(variant: Variant, shape: Shape, rng, turns, on) -> tuple[float, str | N
     for alpha, beta in (SCALARS[0], *(SCALARS[next(turns) % len(SCALARS)] for _ in range(2))):
         about = f"alpha={alpha:g}, beta={beta:g}"
         for kind, inputs in (("whole numbers", whole), ("random numbers", real)):
-            result, problem = _run(variant, inputs, alpha, beta, on)
+            result, problem = run(variant, inputs, alpha, beta)
             if problem:
                 return worst, f"{problem} ({about})"
             right, bound = _expected(inputs, alpha, beta)
@@ -145,38 +176,40 @@ def _try(variant: Variant, shape: Shape, rng, turns, on) -> tuple[float, str | N
             if problem:
                 return worst, f"{problem} ({kind}, {about})"
             worst = max(worst, error)
-    again, problem = _run(variant, inputs, alpha, beta, on)
+    again, problem = run(variant, inputs, alpha, beta)
     if problem or again.tobytes() != result.tobytes():
         return worst, problem or "two runs on the same input differ: threads race"
     return worst, None
 
 
-def _run(variant: Variant, inputs: list, alpha: float, beta: float, on):
+def _run(variant: Variant, inputs: list, alpha: float, beta: float, on, offsets: Shape):
     """C on the host, and whether anything was written that should not have been."""
     A, B, C = inputs
     if beta == 0:
         C = np.full_like(C, 0)
         C.view(np.uint32)[...] = NAN
-    placed = [_between_guards(array, on) for array in (A, B, C)]
+    placed = [_between_guards(X, on, more) for X, more in zip((A, B, C), offsets, strict=True)]
     launch(variant, *(inner for _, inner in placed), alpha=alpha, beta=beta, on=on)
-    A_after, B_after, C_after = (on.asnumpy(outer).view(np.uint32) for outer, _ in placed)
-    for name, before, after in (("A", A, A_after), ("B", B, B_after)):
-        if (after[GUARD:-GUARD] != before.reshape(-1).view(np.uint32)).any():
+    after = [on.asnumpy(outer).view(np.uint32) for outer, _ in placed]
+    for name, before, outer, more in zip("ABC", (A, B, C), after, offsets, strict=True):
+        start, end = GUARD + more, GUARD + more + before.size
+        if name != "C" and (outer[start:end] != before.reshape(-1).view(np.uint32)).any():
             return C, f"{name} was written to"
-    for name, after in (("A", A_after), ("B", B_after), ("C", C_after)):
-        for side, guard in (("before", after[:GUARD]), ("after", after[-GUARD:])):
+        for side, guard in (("before", outer[:start]), ("after", outer[end:])):
             if (guard != NAN).any():
                 return C, f"memory {side} {name} was written to"
-    return C_after[GUARD:-GUARD].view(np.float32).reshape(C.shape), None
+    return outer[start:end].view(np.float32).reshape(C.shape), None
 
 
-def _between_guards(array: np.ndarray, on):
-    """A one-dimensional array with guards full of NaN, and the part between them."""
-    outer = np.empty(array.size + 2 * GUARD, np.float32)
+def _between_guards(array: np.ndarray, on, more: int = 0):
+    """A one-dimensional array with guards full of NaN, and the part between them; the guard in
+    front has some floats `more`."""
+    outer = np.empty(array.size + 2 * GUARD + more, np.float32)
     outer.view(np.uint32)[...] = NAN
-    outer[GUARD:-GUARD] = array.reshape(-1)
+    inner = slice(GUARD + more, GUARD + more + array.size)
+    outer[inner] = array.reshape(-1)
     outer = on.asarray(outer)
-    return outer, outer[GUARD:-GUARD].reshape(array.shape)
+    return outer, outer[inner].reshape(array.shape)
 
 
 def _expected(inputs: list, alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from sgemm_lab.ladder import Step, Variant, as_shape, as_variant, ladder
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import ARCH, progress, ptx
 from sgemm_lab.simt import host
-from sgemm_lab.simt.accesses import Recorder, WarpAccess
+from sgemm_lab.simt.accesses import Order, Recorder, WarpAccess
 from sgemm_lab.simt.counters import Counters, Tally
 from sgemm_lab.simt.machine import Fault, Launch
 from sgemm_lab.simt.sanitizer import (
@@ -243,11 +243,30 @@ def arguments(M: int, N: int, K: int) -> tuple:
 
 
 def accesses(
-    variant: Variant | Step, M: int, N: int, K: int, block: int = 0, warp: int = 0
-) -> list[WarpAccess]:
+    variant: Variant | Step, M: int, N: int, K: int, block: int = 0, warp: int = 0,
+    limit: int = 1000,
+) -> list[WarpAccess]:  # fmt: skip
     """What one warp of one block touches, instruction by instruction, in the product that
-    `profile_variant` runs; `block` is the linear number of a block of the grid."""
-    variant, recorder = as_variant(variant), Recorder(block, warp)
+    `profile_variant` runs, up to `limit` accesses; `block` is the linear number of a block of the
+    grid."""
+    recorder = Recorder(block, warp, limit)
+    _watch(variant, M, N, K, block, recorder)
+    return recorder.found
+
+
+def order(
+    variant: Variant | Step, M: int, N: int, K: int, block: int = 0, warp: int = 0
+) -> list[str]:
+    """The classes of PTX instructions and the barriers that one warp of one block executes, in
+    order, in the product that `profile_variant` runs: ["load.global", "ffma", "barrier", …]."""
+    watcher = Order(block, warp)
+    _watch(variant, M, N, K, block, watcher)
+    return watcher.found
+
+
+def _watch(variant: Variant | Step, M: int, N: int, K: int, block: int, watcher) -> None:
+    """Runs one block of the product that `profile_variant` runs, `watcher` watching."""
+    variant = as_variant(variant)
     step = variant.step
     ptx = nvrtc.compile_ptx(step.source, variant.options, ARCH, step.filename).text
     host.load(ptx, step.source, step.filename).launch(
@@ -255,10 +274,9 @@ def accesses(
         variant.grid(M, N),
         variant.block,
         arguments(M, N, K),
-        watch=recorder,
+        watch=watcher,
         blocks=np.array([block]),
     ).run()
-    return recorder.found
 
 
 def main(argv: list[str] | None = None) -> int:

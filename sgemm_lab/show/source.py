@@ -1,14 +1,17 @@
 """A kernel's source as a cell shows it: the real file, what is new since another step marked."""
 
 from collections.abc import Iterator
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, unified_diff
 from html import escape
+from itertools import pairwise
 
+import ipywidgets as widgets
 from pygments.lexers.c_like import CudaLexer
 from pygments.token import Comment, Keyword, Name
 
 from sgemm_lab.ladder import Step, Variant
 from sgemm_lab.ladder import ladder as steps
+from sgemm_lab.show import explorer
 from sgemm_lab.show.bundle import STYLE, Bundle
 
 _TONES = {Comment.Preproc: "quiet", Comment: "comment", Keyword: "word", Name.Builtin: "word"}
@@ -23,6 +26,14 @@ text-align:right;color:var(--m)}
 .lab pre>.new{border-color:var(--a);background:color-mix(in srgb,var(--a) 14%,transparent)}
 .lab pre .comment{color:var(--m);font-style:italic}.lab pre .word{font-weight:600}
 .lab pre .quiet{color:var(--m)}
+</style>"""
+
+_DIFF = """<style>
+.lab pre>[data-n]::before{content:attr(data-n)}
+.lab pre>.old{color:var(--m);border-color:var(--m);border-left-style:dotted;\
+background:color-mix(in srgb,var(--m) 10%,transparent)}
+.lab pre>.old>span{font-weight:400}.lab pre>.gap{color:var(--m);padding-left:1em}
+.lab pre>.gap::before{content:none}
 </style>"""
 
 
@@ -57,6 +68,81 @@ def show(
     )
     html = f'<figure class="lab" style="max-width:none">{STYLE}{_STYLE}{body}</figure>'
     return Bundle(html, f"{told}\n\n{plain}")
+
+
+def diff(before: Variant | Step | int, after: Variant | Step | int, around: int = 3) -> Bundle:
+    """What changes from one step's .cu file to another's, with `around` lines about each change.
+
+    The plain text is a unified diff. Raises ValueError for step 0, which has no source.
+    """
+    steps = _step(before), _step(after)
+    old, new = (step.source.splitlines() for step in steps)
+    shown = [[*_highlighted(step.source)] for step in steps]
+    rows, counts = [], [0, 0]
+    for group in SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(around):
+        if rows:
+            rows.append('<span class="gap">⋯\n</span>')
+        for tag, a0, a1, b0, b1 in group:
+            if tag == "equal":
+                rows += [_row(shown[1][b], b) for b in range(b0, b1)]
+                continue
+            rows += [_row(shown[0][a], a, "old") for a in range(a0, a1)]
+            rows += [_row(shown[1][b], b, "new") for b in range(b0, b1)]
+            counts[0] += a1 - a0
+            counts[1] += b1 - b0
+    told = f"{steps[0].filename} → {steps[1].filename}: {counts[0]} lines go, {counts[1]} come"
+    code = f'<div class="highlight"><pre>{"".join(rows)}</pre></div>'
+    html = (
+        f'<figure class="lab" style="max-width:none">{STYLE}{_STYLE}{_DIFF}'
+        f"<figcaption>{escape(told)}</figcaption>{code}</figure>"
+    )
+    names = (step.filename for step in steps)
+    plain = "\n".join(unified_diff(old, new, *names, n=around, lineterm=""))
+    return Bundle(html, f"{told}\n\n{plain}".rstrip())
+
+
+def changes(step: int = 0) -> explorer.Explorer:
+    """A selector of neighbouring kernels and their diffs, open at the one that ends at `step`; it
+    works in the browser, also where there is no Python.
+
+    The plain text says how many lines each step changes. Raises ValueError for a step without a
+    neighbour before it.
+    """
+    numbers = [each.number for each in steps if each.function]
+    pairs = list(pairwise(numbers))
+    step = step or pairs[0][1]
+    if step not in (after for _, after in pairs):
+        raise ValueError(f"step={step}: choose one from {pairs[0][1]} to {pairs[-1][1]}.")
+    bundles = [diff(*pair) for pair in pairs]
+    style = explorer.Pane().style
+    panes = {
+        (after,): explorer.Pane(value=bundle.html, layout=widgets.Layout(), style=style)
+        for (_, after), bundle in zip(pairs, bundles, strict=True)
+    }
+    opened = [after for _, after in pairs].index(step)
+    selector = widgets.ToggleButtons(
+        options=[(f"{before}→{after}", after) for before, after in pairs],
+        value=step,
+        description="step",
+        tooltips=[steps[after].title for _, after in pairs],
+        style={"button_width": "4.6em", "description_width": "4em"},
+        layout={"width": "auto", "margin": "0 0 0.5em"},
+    )
+    stack = explorer.Stack(children=list(panes.values()), selected_index=opened)
+    if explorer.Stack is widgets.Tab:
+        for index, (before, after) in enumerate(pairs):
+            stack.set_title(index, f"{before} → {after}")
+    box = widgets.VBox([selector, stack])
+    box.add_class("lab")
+    box.links = [widgets.jslink((selector, "index"), (stack, "selected_index"))]
+    told = "\n".join(bundle.text.partition("\n")[0] for bundle in bundles)
+    return explorer.Explorer(box, f"Diffs between neighbouring kernels.\n\n{told}", panes)
+
+
+def _row(line: str, number: int, style: str = "") -> str:
+    """A line of a diff, with its number in its own file, counted from 1."""
+    kind = f' class="{style}"' if style else ""
+    return f'<span{kind} data-n="{number + 1}">{line}</span>'
 
 
 def _step(what: Variant | Step | int) -> Step:

@@ -1,11 +1,11 @@
-"""Which addresses one warp touches, instruction by instruction: data for pictures."""
+"""What one warp touches and executes, instruction by instruction: data for pictures."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from .counters import BANKS, WARP, global_sectors, shared_wavefronts
-from .decode import Access
+from .counters import BANKS, WARP, global_sectors, shared_conflicts, shared_wavefronts
+from .decode import Access, opcode_class
 from .machine import Batch
 from .memory import Reach
 
@@ -48,6 +48,12 @@ class WarpAccess:
         width = max(32, 8 * self.size)
         return shared_wavefronts(self.words, self.active, width, self.kind == "store")
 
+    @property
+    def conflicts(self) -> int:
+        """Wavefronts of a shared access beyond the first of each group of lanes."""
+        width = max(32, 8 * self.size)
+        return shared_conflicts(self.words, self.active, width, self.kind == "store")
+
     def elements(self, columns: int) -> tuple[np.ndarray, np.ndarray]:
         """(row, column) of each lane's float in a row-major array of `columns` columns."""
         return np.divmod(self.addresses // 4, columns)
@@ -83,3 +89,23 @@ class Recorder:
                 access.size,
             )
         )
+
+
+class Order:
+    """Watches a launch and keeps what one warp of one block executes: the class of each PTX
+    instruction, as `opcode_class` has it, and "barrier", in order."""
+
+    def __init__(self, block: int = 0, warp: int = 0):
+        self.where = block, warp
+        self.found: list[str] = []
+
+    def block(self, batch: Batch, at: int) -> None:
+        number, warp = self.where
+        position = np.flatnonzero(batch.numbers == number)
+        if not len(position):
+            return
+        first = int(position[0]) * batch.padded + warp * WARP
+        if batch.active_lanes()[first : first + WARP].any():
+            block = batch.program.kernel.blocks[at]
+            self.found += map(opcode_class, block.instructions)
+            self.found += ["barrier"] * (block.exit[0] == "barrier")

@@ -348,7 +348,7 @@ class Batch:
         if position < 0 or position + access.size > size:
             end = "before its beginning" if position < 0 else "past its end"
             what = f"{verb} {element}, {end}: {whole}"
-        elif position % access.boundary:
+        elif address % access.boundary:
             size, kind = access.boundary, "misaligned"
             what = f"{verb} {size} bytes at {element}, which is not a multiple of {size} bytes"
         elif region is not None and not region.writeable and access.kind in ("store", "atomic"):

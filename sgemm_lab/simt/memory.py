@@ -2,10 +2,12 @@
 
 Every array has an address window of its own, 2^40 bytes, and begins in the middle of it: an
 address computed from it stays in its window if it overruns by less than 2^39 bytes. So it never
-lands in a neighbour, and an error can name the array that was meant. Accesses are resolved for all
-lanes at once: `Reach` keeps what is known of one vector of addresses (lowest, spread, alignment,
-element numbers), so that the many accesses that a kernel makes at constant distances from one
-vector (`[%rd6+128]`, `[%rd6+256]`, …) cost one bounds check of two integers and one `take` each.
+lands in a neighbour, and an error can name the array that was meant. A view begins as far from a
+multiple of 256 as from the start of the array that it is part of, as CuPy's do. Accesses are
+resolved for all lanes at once: `Reach` keeps what is known of one vector of addresses (lowest,
+spread, alignment, element numbers), so that the many accesses that a kernel makes at constant
+distances from one vector (`[%rd6+128]`, `[%rd6+256]`, …) cost one bounds check of two integers and
+one `take` each.
 """
 
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ import numpy as np
 from .ptx import PtxError
 
 WINDOW = 1 << 40
+ALIGNMENT = 256  # of an allocation: CUDA C++ Programming Guide, device memory accesses
 SHARED_WINDOW = 1 << 60  # where generic addresses of shared memory begin
 LOCAL_WINDOW = 1 << 61  # and those of local memory
 POISON = 0xFF  # bytes of memory nobody wrote: NaN as a float, −1 as an int
@@ -101,9 +104,11 @@ class Region:
         return self.data.size
 
     def units(self, unit: int) -> np.ndarray:
-        """The whole allocation as unsigned integers of `unit` bytes (a view)."""
+        """The allocation as unsigned integers of `unit` bytes (a view), from the first address on
+        that is a multiple of `unit`."""
         if unit not in self.views:
-            self.views[unit] = self.data[: self.data.size // unit * unit].view(UNSIGNED[unit])
+            data = self.data[-self.base % unit :]
+            self.views[unit] = data[: data.size // unit * unit].view(UNSIGNED[unit])
         return self.views[unit]
 
     def element(self, address: int) -> str:
@@ -120,6 +125,14 @@ def region_of(name: str, array: np.ndarray, base: int) -> Region:
     """The region of a C-contiguous array: a view of it, so stores reach the array itself."""
     data = array.reshape(-1).view(np.uint8)
     return Region(name, base, data, array.shape, array.itemsize, array.flags.writeable)
+
+
+def _offset(array: np.ndarray) -> int:
+    """Bytes from the start of the array that owns the memory of this one."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return array.ctypes.data - owner.ctypes.data
 
 
 @dataclass
@@ -156,7 +169,7 @@ class GlobalMemory:
                     region.data, region.writeable = array.reshape(-1).view(np.uint8), True
                 return region.base
         window = len(self.regions) + 1
-        base = window * WINDOW + WINDOW // 2
+        base = window * WINDOW + WINDOW // 2 + _offset(array) % ALIGNMENT
         self.regions[window] = region_of(name, array, base)
         return base
 
