@@ -189,7 +189,7 @@ def test_the_command_takes_squares_and_products_of_three_sizes(install, tmp_path
 def test_a_size_that_is_none_is_refused(size, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["2", f"--sizes={size}"])
-    assert stop.value.code == 2 and f"invalid _size value: '{size}'" in capsys.readouterr().err
+    assert stop.value.code == 2 and f"'{size}' is no size: give N" in capsys.readouterr().err
 
 
 def test_the_command_takes_steps_and_macros_as_the_other_commands_do(install, tmp_path, capsys):

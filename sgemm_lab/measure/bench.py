@@ -393,10 +393,13 @@ class _Monitor:
 
 def _size(text: str) -> int | Size:
     """A size of a command line: "4096" or "8192x8192x4096"."""
-    sizes = [int(number) for number in text.split("x")]
-    if len(sizes) not in (1, 3) or min(sizes) < 1:
-        raise ValueError(text)
-    return sizes[0] if len(sizes) == 1 else tuple(sizes)
+    numbers = text.split("x")
+    if len(numbers) not in (1, 3) or not all(n.isdecimal() and int(n) for n in numbers):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size: give N, or MxNxK such as 8192x8192x4096"
+        )
+    sizes = tuple(map(int, numbers))
+    return sizes if sizes[1:] else sizes[0]
 
 
 def _varied(variant: Variant, vary: Iterable[str]) -> list[Variant]:
