@@ -3,7 +3,7 @@
 from sgemm_lab.devices import devices
 from sgemm_lab.doctor import doctor
 from sgemm_lab.ladder import ladder
-from sgemm_lab.learn.exercises import judge
+from sgemm_lab.learn.exercises import given, judge
 from sgemm_lab.measure import records
 from sgemm_lab.measure.bench import bench
 from sgemm_lab.run.backend import cp
@@ -17,6 +17,6 @@ from sgemm_lab.show.explorer import explore
 
 __all__ = [
     "accesses", "arguments", "bench", "charts", "check", "cp", "devices", "doctor", "explore",
-    "judge", "ladder", "launch", "machine_code", "profile", "profile_variant", "records", "sample",
-    "source",
+    "given", "judge", "ladder", "launch", "machine_code", "profile", "profile_variant", "records",
+    "sample", "source",
 ]  # fmt: skip

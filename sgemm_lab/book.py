@@ -537,8 +537,7 @@ def cell_problems(
     lines = len(cell.source.splitlines())
     if lines == 0:
         yield "is empty"
-    kernel_to_edit = cell.source.startswith("attempt = r'''")  # as long as a kernel is
-    if lines > MAX_LINES and not kernel_to_edit:
+    if lines > MAX_LINES:
         yield f"has {lines} lines; {MAX_LINES} are enough, the rest belongs into sgemm_lab"
     if cell.execution_count != count:
         yield f"its execution count is {cell.execution_count}, not {count}: execute the notebook"

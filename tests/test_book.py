@@ -345,12 +345,6 @@ def test_problems_finds(executed, change, said):
     assert any(said in problem for problem in book.problems(nb))
 
 
-def test_a_kernel_that_a_reader_is_to_edit_may_be_as_long_as_kernels_are(executed):
-    nb = book.read(executed)
-    cell(nb, "value").update(source="attempt = r'''\n" + "x\n" * 40 + "'''")
-    assert book.problems(nb) == []
-
-
 # -- the Colab cell -------------------------------------------------------------------------------
 
 

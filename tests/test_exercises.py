@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sgemm_lab import book
-from sgemm_lab.learn.exercises import EXERCISES, judge
+from sgemm_lab.learn.exercises import EXERCISES, given, judge
 
 SOLUTION = re.compile(r"<summary>Solution</summary>\s*```cuda\n(.*?)```", re.S)
 
@@ -117,9 +117,18 @@ def test_128_bit_loads_must_ask_for_the_row_and_not_only_for_its_end():
 
 
 def test_columns_that_lie_apart_have_no_conflict_but_cost_too_many_loads():
-    apart = solution("08.1").replace("thread % 8 * 4", "thread % 8")
-    apart = apart.replace("n / 4 * 32 + n % 4", "n * 8")
+    fours = "n / 4 * 32 + thread % 8 * 4 + n % 4"
+    assert fours in solution("08.1")
+    apart = solution("08.1").replace(fours, "n * 8 + thread % 8")
     assert "costs 0.31 wavefronts and 0.28 loads" in judge("08.1", apart).lines[-1]
+
+
+def test_a_part_of_a_kernel_is_judged_with_what_is_given_and_its_lines_keep_their_numbers():
+    assert "sums[m][n] += As[k][row_of(thread, m)]" in given("09.1").source
+    broken = solution("09.1").replace("thread / 2", "thred / 2")
+    assert "thred" in str(judge("09.1", broken)) and "3 |" in str(judge("09.1", broken))
+    missing = judge("09.1", "enum { TM = 4, TN = 4 };")
+    assert not missing.solved and "row_of" in str(missing)
 
 
 def test_loads_that_set_out_early_must_be_those_of_a_tile():

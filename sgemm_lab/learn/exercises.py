@@ -23,7 +23,8 @@ from sgemm_lab.simt.ptx import PtxError
 class Exercise:
     """What is asked: `launched` and `parameters` say how the kernel is called; `correct` finds what
     is wrong with it, in a sentence, or None; `examine` runs it on some sizes, counted and looked
-    over for races; `goal` says what is missing in the last one's counters, or None."""
+    over for races; `goal` says what is missing in the last one's counters, or None. `rest` is what
+    stands behind the reader's text where that is only a part of the kernel."""
 
     name: str
     asks: str
@@ -32,6 +33,7 @@ class Exercise:
     correct: Callable[[str], str | None]
     examine: Callable[[str], list[Profile]]
     goal: Callable[[Counters], str | None] = lambda counters: None
+    rest: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,27 @@ class Verdict:
 
 def judge(name: str, code: str) -> Verdict:
     """Compile, check and count a reader's kernel for exercise `name`. Never raises for bad code."""
-    if not isinstance(name, str) or name not in EXERCISES:
-        raise KeyError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
-    exercise = EXERCISES[name]
+    exercise = _exercise(name)
     solved, said = _judged(exercise, code)
     return Verdict(name, solved, (f"launched in {exercise.launched}", *said))
+
+
+def given(name: str) -> Step:
+    """What stands behind the reader's text in exercise `name`, for source.show."""
+    return Step(-1, "given", "What is given", "", "tiled", text=_exercise(name).rest)
+
+
+def _exercise(name: str) -> Exercise:
+    if not isinstance(name, str) or name not in EXERCISES:
+        raise KeyError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
+    return EXERCISES[name]
 
 
 def _judged(exercise: Exercise, code: str) -> tuple[bool, list[str]]:
     """Whether the exercise is solved, and what is to be said about it, line by line."""
     if not isinstance(code, str):
         return False, [f"a kernel is a text in CUDA C++; this is {code!r} ({type(code).__name__})"]
+    code = f"{code}\n{exercise.rest}"
     try:
         if problem := exercise.correct(code):
             return False, problem.splitlines()
@@ -233,6 +245,44 @@ def _shared_loads(wavefronts: float, loads: float = 1.0) -> Callable[[Counters],
     return goal
 
 
+def _thread_tile(threads: int, BM: int, BN: int) -> str:
+    """A tiled kernel for a block of so many threads and tiles of BM×8 and 8×BN, without the part
+    that says which elements of C a thread computes: TM, TN, row_of, col_of."""
+    return (
+        f"enum {{ BM = {BM}, BN = {BN}, BK = 8, THREADS = {threads} }};\n"
+        + r"""
+__device__ float at(const float* X, int rows, int cols, int r, int c) {
+    return r < rows && c < cols ? X[(size_t)r * cols + c] : 0.0f;
+}
+
+extern "C" __global__ void tiled(int M, int N, int K, float alpha, const float* A,
+                                 const float* B, float beta, float* C) {
+    __shared__ alignas(16) float As[BK][BM + 4], Bs[BK][BN];
+    int row0 = blockIdx.y * BM, col0 = blockIdx.x * BN, thread = threadIdx.x;
+    float sums[TM][TN] = {};
+    for (int k0 = 0; k0 < K; k0 += BK) {
+        for (int i = thread; i < BM * BK; i += THREADS)
+            As[i % BK][i / BK] = at(A, M, K, row0 + i / BK, k0 + i % BK);
+        for (int i = thread; i < BK * BN; i += THREADS)
+            Bs[i / BN][i % BN] = at(B, K, N, k0 + i / BN, col0 + i % BN);
+        __syncthreads();
+        for (int k = 0; k < BK; ++k)
+            for (int m = 0; m < TM; ++m)
+                for (int n = 0; n < TN; ++n)
+                    sums[m][n] += As[k][row_of(thread, m)] * Bs[k][col_of(thread, n)];
+        __syncthreads();
+    }
+    for (int m = 0; m < TM; ++m)
+        for (int n = 0; n < TN; ++n) {
+            int r = row0 + row_of(thread, m), c = col0 + col_of(thread, n);
+            float old = beta == 0.0f ? 0.0f : beta * at(C, M, N, r, c);
+            if (r < M && c < N) C[(size_t)r * N + c] = alpha * sums[m][n] + old;
+        }
+}
+"""
+    )
+
+
 _DEEP = 16  # TILE and BK of the exercises below
 
 
@@ -321,18 +371,21 @@ _EXERCISES = (
         "a multiply-add costs at most 0.40 wavefronts of shared memory",
         *_product("tiled", (64, 1), (32, 32, 8)),
         _shared_loads(0.4),
+        _thread_tile(64, 32, 32),
     ),
     Exercise(
         "08.1",
         "a multiply-add costs at most 0.35 wavefronts and 0.10 loads of shared memory",
         *_product("tiled", (64, 1), (32, 64, 8)),
         _shared_loads(0.35, 0.1),
+        _thread_tile(64, 32, 64),
     ),
     Exercise(
         "09.1",
         "a multiply-add costs at most 0.25 wavefronts of shared memory",
         *_product("tiled", (32, 1), (8, 64, 8)),
         _shared_loads(0.25),
+        _thread_tile(32, 8, 64),
     ),
     Exercise(
         "10.1",
