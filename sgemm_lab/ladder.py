@@ -384,10 +384,12 @@ _COLUMN_OF_OUTPUTS = {
     "shared_bytes": _padded_bytes,
 }
 _SQUARE_OF_OUTPUTS = {
+    "block": lambda m: (m["TILE"] // m["TM"], m["TILE"] // m["TM"]),
     "tile": lambda m: (m["TILE"], m["TILE"], m["BK"]),
     "shared_bytes": _padded_bytes,
     "fetches": 4,
 }
+_WARP_TILES = _SQUARE_OF_OUTPUTS | {"block": lambda m: ((m["TILE"] // m["TM"]) ** 2, 1)}
 
 ladder = Ladder(
     Step(
@@ -427,7 +429,7 @@ ladder = Ladder(
         number=3,
         stem="03_index_in_register",
         title="The index in a register",
-        summary="threadIdx is read once; the machine code stays the same.",
+        summary="threadIdx is put into variables; the machine code stays the same.",
         function="index_in_register",
         macros=(_TILE, _ACCUMULATORS, _LAYOUT),
         **_TILED,
@@ -474,7 +476,6 @@ ladder = Ladder(
         summary="A square of outputs a thread: 8 loads from shared memory for 16 multiply-adds.",
         function="thread_tile_4x4",
         macros=_square((8, 16, 32), TILE=64, BK=16, TM=4),
-        block=lambda m: (m["TILE"] // m["TM"], m["TILE"] // m["TM"]),
         **_SQUARE_OF_OUTPUTS,
     ),
     Step(
@@ -484,7 +485,6 @@ ladder = Ladder(
         summary="16 loads for 64 multiply-adds, in fours that meet each bank once.",
         function="thread_tile_8x8",
         macros=_square((8, 16, 32), TILE=128, BK=8, TM=8),
-        block=lambda m: (m["TILE"] // m["TM"], m["TILE"] // m["TM"]),
         **_SQUARE_OF_OUTPUTS,
     ),
     Step(
@@ -494,8 +494,7 @@ ladder = Ladder(
         summary="The 32 lanes stand 4×8 and share what they read.",
         function="warp_tile",
         macros=_square((8, 16), TILE=128, BK=16, TM=8),
-        block=lambda m: ((m["TILE"] // m["TM"]) ** 2, 1),
-        **_SQUARE_OF_OUTPUTS,
+        **_WARP_TILES,
     ),
     Step(
         number=10,
@@ -504,8 +503,7 @@ ladder = Ladder(
         summary="The next tiles are fetched into registers while these are computed with.",
         function="prefetch",
         macros=_square((8, 16), TILE=128, BK=8, TM=8),
-        block=lambda m: ((m["TILE"] // m["TM"]) ** 2, 1),
-        **_SQUARE_OF_OUTPUTS,
+        **_WARP_TILES,
     ),
     Step(
         number=11,
@@ -514,7 +512,6 @@ ladder = Ladder(
         summary="Two pairs of tiles in shared memory: one barrier a tile instead of two.",
         function="double_buffer",
         macros=_square((8, 16), TILE=128, BK=8, TM=8),
-        block=lambda m: ((m["TILE"] // m["TM"]) ** 2, 1),
-        **_SQUARE_OF_OUTPUTS | {"shared_bytes": lambda m: 2 * _padded_bytes(m)},
+        **_WARP_TILES | {"shared_bytes": lambda m: 2 * _padded_bytes(m)},
     ),
 )

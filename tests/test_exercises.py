@@ -83,8 +83,8 @@ def test_the_naive_kernel_under_another_name_tiles_nothing():
 
 def test_a_promise_that_nothing_overlaps_still_leaves_one_store_too_many():
     skeleton = next(text for name, text, _ in FOUND if name == "03.1")
-    for given, times in ((skeleton, 129), (skeleton.replace("* C", "* __restrict__ C"), 2)):
-        assert f"stores each element of C {times} times" in judge("03.1", given).lines[-1]
+    for attempt, times in ((skeleton, 129), (skeleton.replace("* C", "* __restrict__ C"), 2)):
+        assert f"stores each element of C {times} times" in judge("03.1", attempt).lines[-1]
 
 
 @pytest.mark.parametrize("pad, loads, stores", [(0, "196,608", "28,672"), (1, 0, "4,096")])

@@ -15,7 +15,7 @@ from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import ARCH, progress, ptx
 from sgemm_lab.simt import host
 from sgemm_lab.simt.accesses import Order, Recorder, WarpAccess
-from sgemm_lab.simt.counters import Counters, Tally
+from sgemm_lab.simt.counters import WAVEFRONT, Counters, Tally
 from sgemm_lab.simt.machine import Fault, Launch
 from sgemm_lab.simt.sanitizer import (
     Finding,
@@ -76,7 +76,7 @@ class Profile:
         """FLOP for each byte that shared memory could have moved: a wavefront is 128 bytes."""
         count = self.counters
         wavefronts = count.shared_load_wavefronts + count.shared_store_wavefronts
-        return count.flops / (128 * wavefronts) if wavefronts else 0.0
+        return count.flops / (WAVEFRONT * wavefronts) if wavefronts else 0.0
 
     def rows(self) -> list[tuple[str, int]]:
         """(label, count) of every counter that is not zero."""

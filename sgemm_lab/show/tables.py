@@ -10,7 +10,7 @@ from sgemm_lab.measure import records
 from sgemm_lab.run.resources import REPORTED, occupancy
 from sgemm_lab.show.bundle import STYLE, Bundle, Cell, table_html, table_text
 from sgemm_lab.show.labels import digits, names, short
-from sgemm_lab.simt.counters import SECTOR, WARP
+from sgemm_lab.simt.counters import SECTOR, WARP, WAVEFRONT
 
 # ------------------------------------------------------------------------------ what it moves
 
@@ -261,7 +261,7 @@ def bounds(*variants: Variant | Step, gpu: str = "t4", N: int = 1024, directory=
         fit = occupancy(device, variant.threads, used.registers, used.shared_bytes)
         wavefronts = counted.shared_load_wavefronts + counted.shared_store_wavefronts
         per_ffma = WARP * wavefronts / counted.ffma
-        slots = per_ffma * BYTES * device.fp32_lanes / (WARP * device.shared_bytes_per_cycle)
+        slots = per_ffma * WAVEFRONT * device.fp32_lanes / (WARP * device.shared_bytes_per_cycle)
         blocks = prod(variant.grid(N, N))
         rows.append([
             title, used.registers, used.shared_bytes, f"{100 * fit.fraction:.0f} %",
@@ -284,7 +284,6 @@ def bounds(*variants: Variant | Step, gpu: str = "t4", N: int = 1024, directory=
     return _table(header, rows, caption)
 
 
-BYTES = 128  # of a full wavefront
 _FIRST = "<style>.lab.steps tr>:first-child{min-width:9em}.lab.steps small{font-size:.85em}</style>"
 _STALE = " * measured with another version of this kernel."
 

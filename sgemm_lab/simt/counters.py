@@ -18,6 +18,7 @@ from .memory import SIGNED, Reach
 
 WARP = 32
 BANKS = 32  # of 4 bytes each
+WAVEFRONT = 4 * BANKS  # bytes that a full one moves
 SECTOR = 32  # bytes
 WORD = 4
 
