@@ -68,7 +68,7 @@ def explore(step: Step | int, *names: str, directory=None) -> Explorer:
         panes[setting] = Pane(value=html, **plain)
 
     selectors = [_selector(macro, values[macro.name]) for macro in macros]
-    stack, links = _nest(selectors, list(values.values()), panes, ())
+    stack, links = nest(selectors, list(values.values()), panes, ())
     head = widgets.HTML(value=f"{STYLE}<div class='lab'><b>{escape(step.title)}</b></div>")
     box = widgets.VBox([head, *selectors, stack, *_measure(step, macros, selectors)])
     box.add_class("lab")
@@ -103,13 +103,13 @@ def _selector(macro: Macro, values: list[int]) -> widgets.ToggleButtons:
     )
 
 
-def _nest(selectors, values, panes, prefix) -> tuple[widgets.Widget, list]:
+def nest(selectors, values, panes, prefix) -> tuple[widgets.Widget, list]:
     """A Stack of Stacks of panes, one level a selector, and the links that turn them."""
     if not selectors:
         return panes[prefix], []
     children, links = [], []
     for value in values[0]:
-        child, below = _nest(selectors[1:], values[1:], panes, (*prefix, value))
+        child, below = nest(selectors[1:], values[1:], panes, (*prefix, value))
         children.append(child)
         links += below
     stack = Stack(children=children, selected_index=selectors[0].index)

@@ -119,7 +119,6 @@ def changes(step: int = 0) -> explorer.Explorer:
         (after,): explorer.Pane(value=bundle.html, layout=widgets.Layout(), style=style)
         for (_, after), bundle in zip(pairs, bundles, strict=True)
     }
-    opened = [after for _, after in pairs].index(step)
     selector = widgets.ToggleButtons(
         options=[(f"{before}→{after}", after) for before, after in pairs],
         value=step,
@@ -128,13 +127,10 @@ def changes(step: int = 0) -> explorer.Explorer:
         style={"button_width": "4.6em", "description_width": "4em"},
         layout={"width": "auto", "margin": "0 0 0.5em"},
     )
-    stack = explorer.Stack(children=list(panes.values()), selected_index=opened)
-    if explorer.Stack is widgets.Tab:
-        for index, (before, after) in enumerate(pairs):
-            stack.set_title(index, f"{before} → {after}")
+    stack, links = explorer.nest([selector], [[after for _, after in pairs]], panes, ())
     box = widgets.VBox([selector, stack])
     box.add_class("lab")
-    box.links = [widgets.jslink((selector, "index"), (stack, "selected_index"))]
+    box.links = links  # they live as long as the widget
     told = "\n".join(bundle.text.partition("\n")[0] for bundle in bundles)
     return explorer.Explorer(box, f"Diffs between neighbouring kernels.\n\n{told}", panes)
 
