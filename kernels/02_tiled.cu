@@ -54,10 +54,15 @@ constexpr int BS_N = LAYOUT == 0 ? 1 : TILE;
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     tiled(int M, int N, int K, float alpha, const float* A, const float* B,
           float beta, float* C) {
-    // grid.y ends at 65535; z goes on
-    const unsigned block_y = blockIdx.z * gridDim.y + blockIdx.y;
+    // Blocks start in the order of x, then y, then z. Here z counts strips that
+    // are gridDim.x tiles wide, so that blocks that run together lie close
+    // together and find more of each other's rows and columns in L2. Where
+    // grid.y ends, at 65535, z goes on below.
+    const unsigned strips = (N - 1) / (gridDim.x * TILE) + 1;
+    const unsigned block_x = blockIdx.z % strips * gridDim.x + blockIdx.x;
+    const unsigned block_y = blockIdx.z / strips * gridDim.y + blockIdx.y;
     const unsigned row = block_y * TILE + threadIdx.y;
-    const unsigned col = blockIdx.x * TILE + threadIdx.x;
+    const unsigned col = block_x * TILE + threadIdx.x;
 
     __shared__ float As[TILE][TILE];  // [BM][BK]
     __shared__ float Bs[TILE * TILE]; // [BK][BN], or [BN][BK] with LAYOUT=1

@@ -34,12 +34,14 @@ constexpr int BS_N = LAYOUT == 0 ? 1 : TILE;
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     index_in_register(int M, int N, int K, float alpha, const float* A,
                       const float* B, float beta, float* C) {
-    // grid.y ends at 65535; z goes on
-    const unsigned block_y = blockIdx.z * gridDim.y + blockIdx.y;
+    // z counts strips of gridDim.x tiles; it goes on where grid.y ends
+    const unsigned strips = (N - 1) / (gridDim.x * TILE) + 1;
+    const unsigned block_x = blockIdx.z % strips * gridDim.x + blockIdx.x;
+    const unsigned block_y = blockIdx.z / strips * gridDim.y + blockIdx.y;
     const unsigned tx = threadIdx.x;
     const unsigned ty = threadIdx.y;
     const unsigned row = block_y * TILE + ty;
-    const unsigned col = blockIdx.x * TILE + tx;
+    const unsigned col = block_x * TILE + tx;
 
     __shared__ float As[TILE][TILE];  // [BM][BK]
     __shared__ float Bs[TILE * TILE]; // [BK][BN], or [BN][BK] with LAYOUT=1

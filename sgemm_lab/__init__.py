@@ -4,19 +4,29 @@ from sgemm_lab.devices import devices
 from sgemm_lab.doctor import doctor
 from sgemm_lab.ladder import ladder
 from sgemm_lab.learn.exercises import given, judge
-from sgemm_lab.measure import records
+from sgemm_lab.measure import gains, others, records, studies
 from sgemm_lab.measure.bench import bench
+from sgemm_lab.measure.limits import limits, load_slots
+from sgemm_lab.measure.suspects import suspects
+from sgemm_lab.measure.validate import validate
 from sgemm_lab.run.backend import cp
 from sgemm_lab.run.check import check
 from sgemm_lab.run.cubin import machine_code
 from sgemm_lab.run.launch import launch
 from sgemm_lab.run.profile import accesses, arguments, profile, profile_variant
 from sgemm_lab.run.sample import sample
+from sgemm_lab.run.sgemm import sgemm
 from sgemm_lab.show import charts, source
+from sgemm_lab.show.access_explorer import explore_accesses
+from sgemm_lab.show.ceilings import explore_limits
 from sgemm_lab.show.explorer import explore
+from sgemm_lab.show.ladder_explorer import explore_ladder
+from sgemm_lab.show.prose import listed, recorded, span, speedups, tell
 
 __all__ = [
     "accesses", "arguments", "bench", "charts", "check", "cp", "devices", "doctor", "explore",
-    "given", "judge", "ladder", "launch", "machine_code", "profile", "profile_variant", "records",
-    "sample", "source",
+    "explore_accesses", "explore_ladder", "explore_limits", "gains", "given", "judge", "ladder",
+    "launch", "limits", "listed", "load_slots", "machine_code", "others", "profile",
+    "profile_variant", "recorded", "records", "sample", "sgemm", "source", "span", "speedups",
+    "studies", "suspects", "tell", "validate",
 ]  # fmt: skip

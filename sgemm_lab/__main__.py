@@ -1,4 +1,4 @@
-"""python -m sgemm_lab run | check | bench | profile | record | doctor"""
+"""python -m sgemm_lab run | check | bench | validate | profile | record | doctor"""
 
 import argparse
 import sys
@@ -15,8 +15,10 @@ COMMANDS = {
         "measure.bench",
         "time kernels on this machine's GPU beside cuBLAS, record the result",
     ),
+    "validate": ("measure.validate", "is a file of measurements that somebody sent good to take?"),
     "profile": ("run.profile", "count what a kernel does, on the PTX machine (no GPU needed)"),
     "record": ("measure.records", "recount and recompile what the charts show of every kernel"),
+    "release": ("measure.release", "is everything recorded of these very kernels?"),
     "doctor": ("doctor", "what this machine can run, and what is missing"),
 }
 

@@ -525,12 +525,14 @@ IN_TILED = (
     _tiled("As for Bs", "* Bs[k * BS_K + threadIdx.x * BS_N]", "* As[k][threadIdx.x]", WRONG),
     _tiled("tiles of A overlap", "a += TILE;", "a += TILE - 1;", WRONG),
     _tiled("tiles of B taken once", "b += (size_t)TILE * N;", "", WRONG),
-    _tiled("two blocks on one tile", "col = blockIdx.x * TILE", "col = blockIdx.x / 2 * TILE",
+    _tiled("two blocks on one tile", "col = block_x * TILE", "col = block_x / 2 * TILE",
            TWO_BLOCKS, "*c = beta"),
     _tiled("tiles of C overlap", "row = block_y * TILE", "row = block_y * (TILE - 1)", TWO_BLOCKS,
            "*c = beta"),
-    _tiled("blocks of z on those of y", "blockIdx.z * gridDim.y + blockIdx.y", "blockIdx.z",
-           TWO_BLOCKS, "*c = beta"),
+    _tiled("blocks of z on those of y", "blockIdx.z / strips * gridDim.y + blockIdx.y",
+           "blockIdx.z", TWO_BLOCKS, "*c = beta"),
+    _tiled("strips overlap", "% strips * gridDim.x", "% strips * (gridDim.x - 1)", TWO_BLOCKS,
+           "*c = beta", shape=(9, 150, 5)),
     _tiled("C read although beta is 0", "beta == 0.0f ? alpha * sum : ", "", UNWRITTEN, "*c = "),
     _tiled("one more turn of the loop", "k0 < K;", "k0 <= K;", shape=WHOLE, proof=(
         "If TILE does not divide K, both conditions hold for the same k0. Else there is one more "

@@ -178,6 +178,81 @@ def test_the_command_records_and_adds_to_what_is_there(install, tmp_path, capsys
     assert "Recorded in" in capsys.readouterr().out
 
 
+def test_what_was_measured_before_a_wrong_kernel_is_kept(install, tmp_path, capsys, monkeypatch):
+    gpu = install(FakeGpu())
+
+    def wrong_at_128(variant, A, B, C):
+        gpu.wrong = A.shape[0] == 128
+        return gpu.prepare(variant, A, B, C)
+
+    monkeypatch.setattr(bench_module, "prepare", wrong_at_128)
+    out = tmp_path / "h200.json"
+    assert main(["2", "--sizes", "64", "128", "256", "--out", str(out)]) == 1
+    assert [run.N for run in records.load(tmp_path)] == [64]
+    assert "is wrong at 128×128×128" in capsys.readouterr().err
+
+
+def test_a_time_limit_ends_it_and_missing_goes_on(install, tmp_path, capsys, monkeypatch):
+    install(FakeGpu())
+    out = tmp_path / "h200.json"
+    now = iter(range(0, 1000, 25))
+    monkeypatch.setattr(bench_module.time, "monotonic", lambda: next(now))
+    asked = ["2", "--sizes", "32", "64", "128", "--out", str(out)]
+    assert main([*asked, "--minutes", "0.6"]) == 0
+    assert [run.N for run in records.load(tmp_path)] == [32]
+    assert "Stopped after 0.6 minutes and 1 of 3" in capsys.readouterr().out
+    assert main([*asked, "--missing"]) == 0
+    assert [run.N for run in records.load(tmp_path)] == [32, 64, 128]
+    assert "32" not in {line.split()[4] for line in capsys.readouterr().out.splitlines()[1:-1]}
+
+
+def test_with_nothing_named_it_measures_what_the_book_shows():
+    points = bench_module.book()
+    assert len(points) == len(set(points))
+    every = {v for step in ladder if step.function for v in step.variants()} | {ladder[0]()}
+    assert {v for _, v in points} == every
+    first = points[: len(ladder) * len(bench_module.SIZES)]
+    assert all(v == v.step() for _, v in first), "the defaults come first"
+
+
+SMI = """\
+2026/01/01 00:00:01.000, 1980, 100.5, 40, 0x0000000000000001
+2026/01/01 00:00:02.000, 1500, [N/A], 60, 0x0000000000000024
+2026/01/01 00:00:03.000, 1700, 300.5, 50, 0x0000000000000000
+2026/01/01 00:00:04.0"""
+
+
+def test_a_lowered_clock_is_told_with_its_reasons():
+    samples = bench_module.parse_samples(SMI)
+    begun, _, ended = (sample.at for sample in samples)
+    assert bench_module.during(samples, begun, ended) == {
+        "clock_mhz": 1700, "throttled": ["power cap", "heat"]
+    }  # fmt: skip
+    assert bench_module.during(samples, ended, ended)["throttled"] == []
+    assert bench_module.during(samples, ended + 1, ended + 2) == {}, "nothing is known"
+    assert bench_module.summary(samples)["power_w"] == {"min": 100.5, "median": 200.5, "max": 300.5}
+
+
+def test_reasons_that_a_driver_does_not_tell_are_not_guessed():
+    samples = bench_module.parse_samples("2026/01/01 00:00:01.000, 1980, 100.5, 40, P0")
+    assert bench_module.during(samples, 0, 1e12) == {"clock_mhz": 1980}
+
+
+def test_a_gpu_without_a_data_sheet_is_measured_and_not_recorded(install, monkeypatch, capsys):
+    install(FakeGpu())
+    monkeypatch.setattr(bench_module, "device_named", lambda name: None)
+    assert main(["2", "--sizes", "32"]) == 0
+    said = capsys.readouterr()
+    assert "02_tiled" in said.out and "Recorded" not in said.out
+    assert "unknown GPU NVIDIA H200" in said.err and "devices.py" in said.err
+
+
+def test_a_macro_to_vary_that_no_step_has_is_refused(capsys, install):
+    install(FakeGpu())
+    assert main(["2", "--vary", "WIDTH"]) == 2
+    assert "--vary WIDTH: no such macro here. There are ACCUMULATORS" in capsys.readouterr().err
+
+
 def test_the_command_takes_squares_and_products_of_three_sizes(install, tmp_path):
     install(FakeGpu())
     out = tmp_path / "h200.json"

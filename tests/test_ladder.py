@@ -1,8 +1,10 @@
 """The ladder: what each step takes, refuses, and derives from its macros."""
 
 import dataclasses
+from importlib import import_module
 from itertools import product
 
+import numpy as np
 import pytest
 
 from sgemm_lab.ladder import GRID_LIMITS, ladder, source_hash
@@ -129,6 +131,7 @@ def test_tiled_derives_block_tile_and_shared_memory_from_tile():
     assert variant.tile == (16, 16, 16)
     assert variant.shared_bytes == 2 * 16 * 16 * 4
     assert variant.grid(33, 65) == (5, 3)  # x along the columns
+    assert variant.grid(33, 16 * 16 + 1) == (9, 3, 2)  # in strips, none wider than 16 tiles
 
 
 def test_naive_walks_columns_or_rows_along_x():
@@ -146,10 +149,23 @@ def test_the_grid_is_legal_and_covers_c_however_long_it_is(variant, size):
     for M, N in ((size, 3), (3, size)):
         x, y, z = (*variant.grid(M, N), 1)[:3]
         assert all(b <= most for b, most in zip((x, y, z), GRID_LIMITS, strict=True))
+        if variant.step.strip and y < GRID_LIMITS[1] // 2:
+            x, z = x * z, 1
         along_x, along_y = x * (BM if by_rows else BN), y * z * (BN if by_rows else BM)
         assert along_x >= (M if by_rows else N)
         assert along_y >= (N if by_rows else M)
         assert max(along_x, along_y) < 2**32, "the kernels count in unsigned"
+
+
+@pytest.mark.parametrize("most", [65535, 7], ids=["all of y", "y folded"])
+@pytest.mark.parametrize("variant", [TILED(TILE=8), NAIVE(), NAIVE(COALESCED=0)], ids=str)
+def test_the_corners_of_the_blocks_are_those_of_the_tiles_each_once(variant, most, monkeypatch):
+    monkeypatch.setattr(import_module("sgemm_lab.ladder"), "GRID_LIMITS", (2**31 - 1, most, 65535))
+    (M, N), (BM, BN, _) = (101, 403), variant.tile
+    rows, columns = variant.corner(np.arange(np.prod(variant.grid(M, N))), M, N)
+    inside = (rows < M) & (columns < N)  # the last strip, or the last fold of y, may go beyond
+    found = sorted(zip(rows[inside], columns[inside], strict=True))
+    assert found == [(row, column) for row in range(0, M, BM) for column in range(0, N, BN)]
 
 
 def test_the_hash_ignores_comments_and_blanks_but_no_token():

@@ -1,27 +1,26 @@
-"""The built pages in a browser: light and dark, wide and narrow."""
+"""The built pages in a browser: light and dark, wide and narrow; their explorers in use."""
 
+import re
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-import yaml
+import site_checks as checks
 from conftest import HTML
+from test_site import STEPS, pages
 
 from sgemm_lab.paths import ROOT
 
 WIDTHS = {"wide": 1280, "narrow": 375}
-
-
-def pages() -> list[str]:
-    toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
-    files = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
-    return [toc["root"], *files]
-
-
 VIEWS = [
     pytest.param((name, width, theme), id=f"{name.removeprefix('book/')}-{size}-{theme}")
     for name in pages()
-    for size, width in WIDTHS.items()
-    for theme in ("light", "dark")
+    for (size, width), theme in zip(WIDTHS.items(), ("light", "dark"), strict=True)
+]
+WITH_WIDGETS = [
+    name
+    for name in pages()
+    if (source := ROOT / f"{name}.ipynb").is_file() and "widget-view+json" in source.read_text()
 ]
 
 
@@ -31,10 +30,9 @@ def assets():
         pytest.skip("node_modules is missing, so the pages load from a CDN: npm ci, make book")
 
 
-@pytest.fixture(scope="module", params=VIEWS)
-def view(request, browser, site, assets):
-    """One page in one theme and width: the loaded page, and what went wrong meanwhile."""
-    name, width, theme = request.param
+@contextmanager
+def shown(browser, site, name, width=WIDTHS["wide"], theme="light", change=None):
+    """A page that the browser shows, and what goes wrong meanwhile; `change` alters its HTML."""
     context = browser.new_context(viewport={"width": width, "height": 900})
     context.add_init_script(f"localStorage.mode = localStorage.theme = '{theme}'")
     page, wrong = context.new_page(), []
@@ -47,23 +45,39 @@ def view(request, browser, site, assets):
     page.on("requestfailed", lambda r: wrong.append(f"failed: {r.url}"))
     page.on("response", lambda r: r.status >= 400 and wrong.append(f"{r.status}: {r.url}"))
     page.on("request", lambda r: own(r.url) or wrong.append(f"off the host: {r.url}"))
+    if change:
+        html = change((HTML / f"{name}.html").read_text("utf-8"))
+        page.route(f"**/{name}.html", lambda route: route.fulfill(body=html, content_type="text/html"))
     page.goto(f"{site}/{name}.html", wait_until="networkidle")
     yield SimpleNamespace(page=page, wrong=wrong, name=name, width=width, theme=theme)
     context.close()
 
 
-def test_a_page_has_no_error_and_asks_no_other_host(view):
-    assert view.wrong == []
+@pytest.fixture(scope="module", params=VIEWS)
+def view(request, browser, site, assets):
+    """One page in one width, loaded in one theme."""
+    name, width, theme = request.param
+    with shown(browser, site, name, width, theme) as found:
+        yield found
+
+
+@pytest.fixture
+def blank(browser, assets):
+    """An empty page, for a snippet with something wrong in it."""
+    page = browser.new_page(viewport={"width": WIDTHS["narrow"], "height": 900})
+    yield page
+    page.close()
+
+
+# ------------------------------------------------------------------------------- every page
+
+
+def test_a_page_opens_in_its_theme(view):
     assert view.page.locator("html").get_attribute("data-theme") == view.theme
 
 
-def test_a_page_does_not_scroll_sideways(view):
-    assert view.page.evaluate("document.documentElement.scrollWidth") <= view.width
-
-
 def test_every_widget_is_drawn(view):
-    html = (HTML / f"{view.name}.html").read_text(encoding="utf-8")
-    views = html.count('type="application/vnd.jupyter.widget-view+json"')
+    views = len(checks.VIEW.findall((HTML / f"{view.name}.html").read_text("utf-8")))
     assert view.page.locator(".widget-subarea").count() == views
     for area in view.page.locator(".widget-subarea").all():
         assert area.locator(".jupyter-widgets").count() > 0
@@ -72,3 +86,193 @@ def test_every_widget_is_drawn(view):
 def test_every_formula_is_typeset(view):
     formulas = view.page.locator(".math:not(.highlight)").count()
     assert view.page.locator(".math mjx-container").count() == formulas
+
+
+def test_every_picture_has_a_text(view):
+    assert checks.nameless(view.page) == []
+
+
+def test_every_picture_is_crisp_on_a_fine_screen(view):
+    assert checks.coarse(view.page) == []
+
+
+def test_what_scrolls_shows_it(view):
+    assert checks.hintless(view.page) == []
+
+
+def test_a_chart_is_seen_whole(view):
+    assert checks.cut(view.page) == []
+
+
+def test_code_has_a_button_that_copies_it(view):
+    assert checks.copyless(view.page) == []
+
+
+def test_axe_finds_nothing_serious(view):
+    assert checks.violations(view.page) == []
+
+
+def test_a_page_does_not_scroll_sideways_in_either_theme(view):
+    html = view.page.locator("html")
+    button = view.page.locator(".theme-switch-button:visible")
+    themes = set()
+    for _ in range(3):  # light, dark, and the system's
+        assert html.evaluate("html => html.scrollWidth") <= view.width
+        themes.add(html.get_attribute("data-theme"))
+        button.click()
+    assert themes == {"light", "dark"}
+
+
+def test_nothing_went_wrong_meanwhile_and_no_other_host_was_asked(view):
+    assert view.wrong == []
+
+
+# A snippet with something wrong in it, and the check that must say so.
+BROKEN = {
+    "a picture without a text": ("nameless", '<img src="data:,"><svg role="img"></svg>', 2),
+    "a text that no reader hears": ("nameless", '<svg aria-label="x"></svg>', 1),
+    "a picture with too few pixels": (
+        "coarse",
+        '<img alt="x" style="width:9px" src="data:image/gif;base64,R0lGODlhAQABAAAAACw=">',
+        1,
+    ),
+    "a box that scrolls and doesn't show it": (
+        "hintless",
+        '<div style="overflow-x:auto"><p style="width:999px">x</p></div>',
+        1,
+    ),
+    "a chart that is cut off": (
+        "cut",
+        '<figure><div style="overflow-x:auto"><svg style="width:999px"/></div></figure>',
+        1,
+    ),
+    "code without a button": ("copyless", '<div class="cell_input"><pre>x = 1</pre></div>', 1),
+    "grey on grey": ("violations", '<p style="color:#999;background:#aaa">x</p>', 1),
+    "a button without a name": ("violations", "<button></button>", 1),
+}
+
+
+@pytest.mark.parametrize("check, html, count", BROKEN.values(), ids=BROKEN)
+def test_a_broken_page_is_found(blank, check, html, count):
+    page = f'<html lang="en"><title>x</title><main class="bd-article"><h1>x</h1>{html}</main></html>'
+    blank.set_content(page)
+    assert len(getattr(checks, check)(blank)) == count
+
+
+@pytest.mark.parametrize("change, told", {
+    "an error": (lambda html: html + "<script>oops()</script>", "error: oops is not defined"),
+    "a host": (lambda html: html + '<img src="http://example.invalid/">', "off the host"),
+    "no such file": (lambda html: html + '<img src="gone.png">', "404"),
+}.values())  # fmt: skip
+def test_what_goes_wrong_on_a_page_is_noticed(browser, site, change, told):
+    with shown(browser, site, "book/glossary", change=change) as broken:
+        assert any(told in each for each in broken.wrong)
+
+
+# ------------------------------------------------------------------------------- explorers
+
+
+def explored(view, choose, every=True) -> list[str]:
+    """What is wrong with the explorers of a page, which are read from the file as it was built."""
+    found = checks.explorers((HTML / f"{view.name}.html").read_text("utf-8"))
+    areas = [a for a in view.page.locator(".widget-subarea").all() if a.locator(checks.CONTROL).count()]
+    assert len(areas) == len(found) > 0
+    return [
+        wrong
+        for area, explorer in zip(areas, found, strict=True)
+        for wrong in checks.wrong_panes(area, explorer, choose, every)
+    ]
+
+
+@pytest.mark.parametrize("name", WITH_WIDGETS)
+def test_each_choice_of_an_explorer_shows_its_pane_and_only_it(browser, site, name):
+    with shown(browser, site, name) as view:
+        assert explored(view, checks.choose_by_mouse) == []
+        assert view.wrong == []
+
+
+@pytest.mark.parametrize("name", WITH_WIDGETS)
+def test_an_explorer_is_used_by_keyboard_alone(browser, site, name):
+    with shown(browser, site, name) as view:
+        assert explored(view, checks.choose_by_keyboard, every=False) == []
+
+
+def unlinked(html: str) -> str:
+    return html.replace('"selected_index"]', '"nothing"]')
+
+
+def all_at_once(html: str) -> str:
+    return html.replace('"StackModel"', '"VBoxModel"').replace('"StackView"', '"VBoxView"')
+
+
+def swapped(html: str) -> str:
+    """The first stack's panes the other way round."""
+    return re.sub(r'("children": ?\[)("IPY_MODEL_\w+"), ?("IPY_MODEL_\w+")(\][^}]*"selected_index)',
+                  r"\1\3, \2\4", html, count=1)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [unlinked, all_at_once, swapped])
+@pytest.mark.parametrize("name", ["book/03_index_in_register", "book/limits"])
+def test_an_explorer_that_shows_another_pane_is_found(browser, site, name, change):
+    if change((HTML / f"{name}.html").read_text("utf-8")) == (HTML / f"{name}.html").read_text("utf-8"):
+        pytest.fail("the change changes nothing")
+    with shown(browser, site, name, change=change) as view:
+        assert explored(view, checks.choose_by_mouse) != []
+
+
+def out_of_reach(html: str) -> str:
+    script = "addEventListener('load', () => setInterval(() => document.querySelectorAll("
+    script += "'.widget-subarea :is(button, select)').forEach((node) => node.tabIndex = -1), 10))"
+    return html.replace("</head>", f"<script>{script}</script></head>")
+
+
+def test_an_explorer_that_no_key_reaches_is_found(browser, site):
+    with shown(browser, site, WITH_WIDGETS[0], change=out_of_reach) as view:
+        assert explored(view, checks.choose_by_keyboard, every=False) != []
+
+
+# ------------------------------------------------------------------------------- the book
+
+
+def test_search_finds_bank_conflicts(browser, site):
+    with shown(browser, site, "book/intro") as view:
+        view.page.keyboard.press("Control+k")
+        view.page.keyboard.type("bank conflict")
+        view.page.keyboard.press("Enter")
+        results = view.page.locator("#search-results ul.search > li")
+        results.first.wait_for()
+        assert "Bank conflicts" in results.first.inner_text()
+        results.first.locator("a").first.click()
+        assert view.page.locator("h1").inner_text().startswith("4. Bank conflicts")
+        assert view.wrong == []
+
+
+def test_the_title_page_has_one_chart_and_three_ways_in(browser, site):
+    with shown(browser, site, "book/intro") as view:
+        article = view.page.locator(".bd-article")
+        assert article.locator("svg[role=img]").count() == 1
+        cards = article.locator(".sd-card a").all()
+        ways = [card.evaluate("link => link.getAttribute('href')") for card in cards]
+        assert len(ways) == 3
+        assert ways[0].endswith("00_setup.html")
+        assert re.fullmatch(r"https://colab\..*/blob/main/book/00_setup.ipynb", ways[1])
+        assert "make lab" in article.locator(f"{ways[2]} ~ div pre, {ways[2]} pre").first.inner_text()
+
+
+def test_the_parts_are_numbered_in_the_sidebar(browser, site):
+    with shown(browser, site, "book/intro") as view:
+        content = "nodes => nodes.map((node) => getComputedStyle(node, '::before').content)"
+        parts = view.page.locator(".bd-links p.caption").evaluate_all(content)
+        assert len(parts) > 1 and set(parts) == {'counter(part, upper-roman) ". "'}
+        assert view.page.locator(".bd-links").get_by_text(f"{len(STEPS)}. ").count() == 1
+
+
+def test_the_copied_kernel_is_the_file(browser, site):
+    step = STEPS[1]
+    with shown(browser, site, f"book/{step.stem}") as view:
+        view.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        code = view.page.locator("figure .highlight").first
+        code.hover()
+        code.locator("button.copybtn").click()
+        copied = view.page.evaluate("navigator.clipboard.readText()")
+        assert copied.strip() == step.source.strip()

@@ -26,7 +26,12 @@ def measured_run(step=2, N=256, ms=1.0, **changes):
         "ratio": {"low": 0.48, "median": 0.5, "high": 0.52},
         "repeats": 7,
         "launches": 1,
+        "session": 0,
     } | changes
+
+
+def session(second):
+    return {"started": f"2026-01-01T00:00:0{second}Z", "commit": None, "protocol": "by hand"}
 
 
 def record(*runs, **changes):
@@ -35,7 +40,8 @@ def record(*runs, **changes):
         "kind": "measured",
         "gpu": "h200",
         "gpu_name": "NVIDIA H200",
-        "provenance": {"driver": "1", "cuda": "2", "cublas": "3"},
+        "provenance": {"driver": "1", "cuda": "2", "cublas": "3", "nvrtc": "4"},
+        "sessions": [session(1)],
         "runs": list(runs or [measured_run()]),
     } | changes
 
@@ -67,6 +73,10 @@ def with_run(**changes):
         (with_run(ms={"min": 2, "median": 1, "max": 3}), "min ≤ median ≤ max"),
         (with_run(M=0), r"runs\[0\].*M"),
         (with_run(repeats=1.5), "repeats"),
+        (with_run(step=0), "step 0 is cuBLAS, which has no source_hash"),
+        (with_run(session=1), "there is no session 1"),
+        (with_run(throttled=["tired"]), "throttled"),
+        (record(provenance={"driver": "1", "cuda": "2", "cublas": "3"}), "nvrtc"),
         (with_run(speed=3), "speed"),
         (with_run(gflops=1e4), r"runs\[0\]"),
         (with_run(macros={"TILE": "32"}), "TILE"),
@@ -114,6 +124,18 @@ def test_merging_replaces_the_same_kernel_and_size_and_keeps_the_rest(tmp_path):
     records.merge(path, record(measured_run(N=256), measured_run(N=512)))
     records.merge(path, record(measured_run(N=512, ms=3.0), measured_run(N=1024)))
     assert [(run.N, run.ms) for run in records.load(tmp_path)] == [(256, 1), (512, 3), (1024, 1)]
+
+
+def test_merging_keeps_each_runs_session_and_drops_those_without_a_run(tmp_path):
+    path = tmp_path / "h200.json"
+    both = measured_run(N=256), measured_run(N=512)
+    records.merge(path, record(*both, sessions=[session(1)]))
+    records.merge(path, record(measured_run(N=512), sessions=[session(2)]))
+    starts = [run.provenance["started"][-3:] for run in records.load(tmp_path)]
+    assert starts == ["01Z", "02Z"]
+    records.merge(path, record(measured_run(N=256), sessions=[session(3)]))
+    assert [s["started"][-3:] for s in records.read(path)["sessions"]] == ["02Z", "03Z"]
+    assert [run.provenance["started"][-3:] for run in records.load(tmp_path)] == ["03Z", "02Z"]
 
 
 def test_runs_taken_with_another_driver_are_not_mixed_in(tmp_path):

@@ -396,7 +396,7 @@ def test_beta_0_must_not_read_c():
 
 def test_two_blocks_on_one_tile_are_found():
     source = TILED.step.source
-    broken = source.replace("col = blockIdx.x * TILE", "col = blockIdx.x / 2 * TILE")
+    broken = source.replace("col = block_x * TILE", "col = block_x / 2 * TILE")
     kinds = {(f.kind, f.line) for f in tiled(broken, beta=0)}
     assert ("two-blocks-write", line_of(source, "*c =")) in kinds
     assert any("block (1, 0)" in f.message for f in tiled(broken, beta=0))

@@ -74,10 +74,12 @@ def test_a_file_does_not_differ_from_itself():
 
 def test_changes_has_a_pane_for_each_pair_of_neighbours_and_works_without_python():
     shown = source.changes(9)
-    selector, stack = shown.widget.children
+    head, selector, stack = shown.widget.children
     assert [value for _, value in selector.options] == list(range(2, 12))
     assert selector.value == 9 and stack.children[stack.selected_index] is shown.panes[9,]
-    assert shown.panes[9,].value == source.diff(8, 9).html
+    styles = re.compile("<style>.*?</style>", re.S)
+    assert shown.panes[9,].value == styles.sub("", source.diff(8, 9).html)
+    assert set(styles.findall(source.diff(8, 9).html)) <= set(styles.findall(head.value))
     (link,) = shown.widget.links
     assert link.source == (selector, "index") and link.target == (stack, "selected_index")
     assert source.diff(8, 9).text.splitlines()[0] in shown.text

@@ -14,16 +14,20 @@ How one figure comes about (the same text goes into the record, see `PROTOCOL`):
    first event is reached: a host core that has slept through a slow kernel wakes up too late
    otherwise, and its delay is counted (on an H200, up to 0.17 ms of cuBLAS's 0.34 at N = 2048).
 5. Recorded are min, median, max of the times, and the median of the pairs' ratios with its 95 %
-   interval from order statistics (no distribution assumed).
+   interval from order statistics (no distribution assumed); the SMs' clock meanwhile, and why the
+   chip lowered it, if it did.
 """
 
 import argparse
 import contextlib
+import functools
 import math
+import operator
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -40,7 +44,9 @@ from sgemm_lab.run.backend import cp, gpu_available
 from sgemm_lab.run.launch import prepare
 
 # The squares of the charts; one that no tile divides; a long K and a short one.
+# Each step's default is measured at all of these, every other setting at EXPLORED.
 SIZES = (256, 512, 1024, 2048, 4095, 4096, 6144, 8192, (8192, 8192, 4096), (4096, 4096, 8192))
+EXPLORED = (256, 512, 1024, 2048, 4096)
 PROTOCOL = (
     "random normal inputs, alpha 1, beta 0, checked against float64; CUDA events; L2 flushed "
     "before each measurement by overwriting a buffer larger than it; kernel and cuBLAS alternate; "
@@ -55,11 +61,12 @@ MAX_LAUNCHES = 20
 WAKE_MS, QUEUE_MS = 1.0, 0.05  # what the host may need to wake up, and to queue one launch
 
 Size = tuple[int, int, int]
+Point = tuple[Size, Variant]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What `bench` measured: `runs` as they go into a record file, and `provenance`.
+    """What `bench` measured: `runs` as they go into a record file, the machine and the session.
 
     Empty where there is no GPU; `message` then says so.
     """
@@ -67,6 +74,7 @@ class Bench:
     runs: tuple[dict, ...] = ()
     gpu_name: str = ""
     provenance: dict = field(default_factory=dict)
+    session: dict = field(default_factory=dict)
     message: str = ""
 
     def __str__(self) -> str:
@@ -75,7 +83,10 @@ class Bench:
             M, N, K, ms = run["M"], run["N"], run["K"], run["ms"]["median"]
             size = f"{N}" if M == N == K else f"{M}×{N}×{K}"
             gflops, percent = 2 * M * N * K / ms * 1e-6, 100 * run["ratio"]["median"]
-            rows.append(f"{run['kernel']:44}{size:>6}{ms:10.3f}{gflops:9.0f}{percent:13.1f}")
+            slowed = f"  clock lowered: {', '.join(why)}" if (why := run.get("throttled")) else ""
+            rows.append(
+                f"{run['kernel']:44}{size:>6}{ms:10.3f}{gflops:9.0f}{percent:13.1f}{slowed}"
+            )
         return "\n".join([*rows, *filter(None, [self.message])])
 
     __repr__ = __str__
@@ -84,16 +95,15 @@ class Bench:
         """The contents of a "measured" file. Raises RecordError for a GPU that devices.py lacks."""
         device = device_named(self.gpu_name)
         if device is None:
-            raise records.RecordError(
-                f"{self.gpu_name} is not in sgemm_lab/devices.py: add its data sheet, then record."
-            )
+            raise records.RecordError(records.unknown_gpu(self.gpu_name))
         return {
             "schema": records.SCHEMA,
             "kind": "measured",
             "gpu": device.key,
             "gpu_name": self.gpu_name,
             "provenance": self.provenance,
-            "runs": list(self.runs),
+            "sessions": [self.session],
+            "runs": [run | {"session": 0} for run in self.runs],
         }
 
 
@@ -110,24 +120,72 @@ def bench(
     tell apart. Ctrl-C ends the measuring and keeps what is there. Without a GPU nothing is timed
     and the result says so. Raises RuntimeError where a result is wrong, or cuBLAS would use TF32.
     """
+    several = isinstance(variants, Iterable) and not isinstance(variants, str)
+    given = [as_variant(each) for each in (variants if several else [variants])]
+    return measure([(s, v) for s in map(_shape, sizes) for v in given], seconds, progress)
+
+
+def book() -> list[Point]:
+    """All that the pages show, the most wanted first: every step's default at SIZES, every other
+    setting of its macros at EXPLORED."""
+    defaults = [step() for step in ladder]
+    others = [v for step in ladder if step.function for v in step.variants() if v not in defaults]
+    wanted = (SIZES, defaults), (EXPLORED, others)
+    return [(_shape(size), v) for sizes, variants in wanted for size in sizes for v in variants]
+
+
+def measure(
+    points: Sequence[Point],
+    seconds: float = 0.3,
+    progress: Callable[[Sequence], Iterable] = iter,
+    minutes: float = math.inf,
+    keep: Callable[[Bench], None] = lambda so_far: None,
+) -> Bench:
+    """`bench` for any points (size, variant), for `minutes` at most.
+
+    `keep` is given what there is so far after each size, and at the end, whatever ended it.
+    """
     if not gpu_available():
         return Bench(message=NO_GPU)
-    several = isinstance(variants, Iterable) and not isinstance(variants, str)
-    given = variants if several else [variants]
-    variants = [as_variant(each) for each in given]
-    wanted = [(size, variant) for size in map(_shape, sizes) for variant in variants]
-    runs, message, problem = [], "", None
+    end = time.monotonic() + 60 * minutes
+    taken, message, last = [], "", None
+    # Arrays stay where they are: made anew at a size, cuBLAS took 2 % more or less on an H200
+    problems: dict[Size, _Problem] = {}
     stand = _Stand()
+    provenance, started = stand.provenance(), datetime.now(UTC)
     stand.heat_up()
     with _Monitor(stand.bus_id) as monitor:
+
+        def so_far(message: str = "") -> Bench:
+            samples = monitor.samples()
+            done = [run | during(samples, *span) for run, span in taken]
+            session = {"started": f"{started:%Y-%m-%dT%H:%M:%SZ}", "commit": _commit(),
+                       "protocol": PROTOCOL} | summary(samples)  # fmt: skip
+            return Bench(tuple(done), stand.gpu_name, provenance, session, message)
+
         try:
-            for size, variant in progress(wanted):
-                if problem is None or problem.size != size:
-                    problem = stand.problem(size)
-                runs.append(stand.measure(variant, problem, seconds))
+            for size, variant in progress(points):
+                if time.monotonic() > end:
+                    message = f"Stopped after {minutes:g} minutes and {_of(taken, points)}"
+                    break
+                if taken and size != last:
+                    keep(so_far())
+                if size not in problems:
+                    problems[size] = stand.problem(size)
+                begun, last = time.time(), size
+                run = stand.measure(variant, problems[size], seconds)
+                taken.append((run, (begun, time.time())))
         except KeyboardInterrupt:
-            message = f"Stopped after {len(runs)} of {len(wanted)} measurements; these are kept."
-    return Bench(tuple(runs), stand.gpu_name, stand.provenance() | monitor.summary(), message)
+            message = f"Stopped after {_of(taken, points)}"
+        finally:
+            result = so_far(message)
+            if taken:
+                keep(result)
+    return result
+
+
+def _of(taken: Sequence, points: Sequence) -> str:
+    return f"{len(taken)} of {len(points)} measurements; these are kept."
 
 
 def _shape(size: int | Size) -> Size:
@@ -178,15 +236,19 @@ class _Problem:
         return prepare(variant, self.A, self.B, self.C)
 
 
+def gpu_name() -> str:
+    """This machine's GPU, as the driver calls it."""
+    name = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"]
+    return name.decode() if isinstance(name, bytes) else name
+
+
 class _Stand:
     """One GPU set up for timing: its stream, a buffer to flush L2 with, and cuBLAS."""
 
     def __init__(self):
         self.device = cp.cuda.Device()
-        properties = cp.cuda.runtime.getDeviceProperties(self.device.id)
-        name = properties["name"]
-        self.gpu_name = name.decode() if isinstance(name, bytes) else name
-        self.l2 = int(properties["l2CacheSize"])
+        self.gpu_name = gpu_name()
+        self.l2 = int(cp.cuda.runtime.getDeviceProperties(self.device.id)["l2CacheSize"])
         self.flush_bytes = max(4 * self.l2, 64 << 20)
         self.buffer = cp.empty(self.flush_bytes, np.uint8)
         self.cublas = ladder[0]()
@@ -293,7 +355,7 @@ class _Stand:
     # -- where
 
     def provenance(self) -> dict:
-        """What a reader needs to judge or repeat the figures."""
+        """The machine: what all runs of one file have in common."""
         runtime = cp.cuda.runtime
         from cupy.cuda import cublas, device, nvrtc
 
@@ -304,11 +366,8 @@ class _Stand:
             "nvrtc": ".".join(map(str, nvrtc.getVersion())),
             "cublas": str(cublas.getVersion(device.get_cublas_handle())),
             "cupy": cp.__version__,
-            "date": datetime.now(UTC).date().isoformat(),
-            "commit": _commit(),
             "l2_bytes": self.l2,
             "flush_bytes": self.flush_bytes,
-            "protocol": PROTOCOL,
         }
 
     @property
@@ -354,22 +413,34 @@ def _smi(bus_id: str, *fields: str) -> list[str]:
 
 
 _SAMPLED = {"clock_mhz": "clocks.sm", "power_w": "power.draw", "temperature_c": "temperature.gpu"}
+_REASONS = "clocks_event_reasons.active", "clocks_throttle_reasons.active"  # new and old drivers
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What nvidia-smi said at `at` (seconds since the epoch): floats by the names of `_SAMPLED`,
+    None where it could not be read, and the bits of the reasons for a lowered clock."""
+
+    at: float
+    values: dict[str, float | None]
+    reasons: int | None
 
 
 class _Monitor:
-    """Samples clock, power and temperature in the background, by nvidia-smi where there is one."""
+    """Samples the GPU in the background, by nvidia-smi where there is one."""
 
     def __init__(self, bus_id: str):
-        fields = ",".join(_SAMPLED.values())
-        self.command = ["nvidia-smi", f"--id={bus_id}", f"--query-gpu={fields}",
-                        "--format=csv,noheader,nounits", "--loop-ms=250"]  # fmt: skip
+        known = (name for name in _REASONS if _smi(bus_id, name)[0].startswith("0x"))
+        fields = ["timestamp", *_SAMPLED.values(), next(known, "pstate")]
+        self.command = ["nvidia-smi", f"--id={bus_id}", f"--query-gpu={','.join(fields)}",
+                        "--format=csv,noheader,nounits", "--loop-ms=100"]  # fmt: skip
 
     def __enter__(self):
-        self.samples = tempfile.TemporaryFile("w+")
+        self.file = tempfile.NamedTemporaryFile("w")
         self.process = None
         if shutil.which(self.command[0]):  # in its own session: Ctrl-C is for the benchmark
             self.process = subprocess.Popen(
-                self.command, stdout=self.samples, stderr=subprocess.DEVNULL, start_new_session=True
+                self.command, stdout=self.file, stderr=subprocess.DEVNULL, start_new_session=True
             )
         return self
 
@@ -377,18 +448,47 @@ class _Monitor:
         if self.process:
             self.process.terminate()
             self.process.wait()
-        self.samples.seek(0)
-        self.lines = self.samples.read().splitlines()
-        self.samples.close()
+        self.file.close()
 
-    def summary(self) -> dict:
-        """Min, median, max of what was sampled; what could not be read is left out."""
-        whole = (line.split(",") for line in self.lines if line.count(",") == len(_SAMPLED) - 1)
-        result = {}
-        for name, column in zip(_SAMPLED, zip(*whole, strict=True), strict=False):
-            with contextlib.suppress(ValueError):  # "[N/A]"
-                result[name] = spread([float(value) for value in column])
-        return result
+    def samples(self) -> list[Sample]:
+        """All samples so far; lines that are not whole are left out."""
+        return parse_samples(Path(self.file.name).read_text())
+
+
+def parse_samples(text: str) -> list[Sample]:
+    """The samples in nvidia-smi's lines "time, clock, power, temperature, reasons"."""
+    found = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            at, *values, reasons = (value.strip() for value in line.split(","))
+            seconds = datetime.strptime(at, "%Y/%m/%d %H:%M:%S.%f").timestamp()
+            values = dict(zip(_SAMPLED, map(_number, values), strict=True))
+            found.append(Sample(seconds, values, _number(reasons, lambda bits: int(bits, 16))))
+    return found
+
+
+def _number(text: str, read: Callable[[str], float] = float) -> float | None:
+    with contextlib.suppress(ValueError):  # "[N/A]"
+        return read(text)
+    return None
+
+
+def summary(samples: Sequence[Sample]) -> dict:
+    """Min, median, max of what was sampled; what could not be read is left out."""
+    columns = {name: [s.values[name] for s in samples] for name in _SAMPLED}
+    known = {name: [v for v in column if v is not None] for name, column in columns.items()}
+    return {name: spread(column) for name, column in known.items() if column}
+
+
+def during(samples: Sequence[Sample], begun: float, ended: float) -> dict:
+    """What a run says of its samples: the SMs' clock, and why it was lowered, if it was."""
+    here = [s for s in samples if begun <= s.at <= ended]
+    clock, reasons = summary(here).get("clock_mhz"), [s.reasons for s in here]
+    found = {"clock_mhz": clock["median"]} if clock else {}
+    if reasons and None not in reasons:
+        bits = functools.reduce(operator.or_, reasons)
+        found["throttled"] = [name for name, mask in records.THROTTLES.items() if bits & mask]
+    return found
 
 
 def _size(text: str) -> int | Size:
@@ -408,21 +508,51 @@ def _varied(variant: Variant, vary: Iterable[str]) -> list[Variant]:
     return [v for v in variant.step.variants() if kept.items() <= v.macros.items()]
 
 
+def _asked(given: argparse.Namespace) -> list[Point]:
+    """The points that a command line asks for. Raises KeyError or ValueError in words."""
+    if not (given.what or given.sizes or given.vary or given.all_variants):
+        return book()
+    asked = ladder.asked(given.what, given.all_variants)
+    known = {macro.name for v in asked for macro in v.step.macros}
+    if unknown := [name for name in given.vary if name not in known]:
+        raise ValueError(
+            f"--vary {unknown[0]}: no such macro here. There are {', '.join(sorted(known))}."
+        )
+    chosen = list(dict.fromkeys(v for each in asked for v in _varied(each, given.vary)))
+    return [(_shape(size), v) for size in given.sizes or SIZES for v in chosen]
+
+
+def _missing(points: Sequence[Point], path: Path) -> list[Point]:
+    """The points of which the file at `path` has no run with this version of the kernel."""
+    if not path.exists():
+        return list(points)
+    known = {(r["kernel"], r.get("source_hash"), r["M"], r["N"], r["K"])
+             for r in records.read(path)["runs"]}  # fmt: skip
+    return [
+        (size, v)
+        for size, v in points
+        if (v.key, v.source_hash if v.step.function else None, *size) not in known
+    ]
+
+
 def main(argv: list[str] | None = None) -> int:
     """`python -m sgemm_lab bench 2 TILE=16`: 0 when something was measured, 2 without a GPU."""
     parser = argparse.ArgumentParser(
         prog="python -m sgemm_lab bench",
-        description="Time kernels on this machine's GPU, each paired with cuBLAS, and record it.",
+        description="Time kernels on this machine's GPU, each paired with cuBLAS, and record it. "
+        "With nothing named: all that the book shows, the most wanted first.",
     )
     parser.add_argument(
         "what", nargs="*", help="steps (2 or 02_tiled) and macros (TILE=16); default: every step"
     )
-    parser.add_argument("--sizes", type=_size, nargs="+", default=SIZES, metavar="N",
-                        help="N, or MxNxK")  # fmt: skip
+    parser.add_argument("--sizes", type=_size, nargs="+", metavar="N", help="N, or MxNxK")
     parser.add_argument("--vary", nargs="+", default=[], metavar="MACRO",
                         help="every legal value of these macros, e.g. COALESCED TILE")  # fmt: skip
     parser.add_argument("--all-variants", action="store_true", help="every legal macro setting")
     parser.add_argument("--seconds", type=float, default=0.3, help="about this long a point")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this long")
+    parser.add_argument("--missing", action="store_true",
+                        help="only what the file lacks: goes on where a run ended")  # fmt: skip
     parser.add_argument("--out", type=Path, help="file to add to; default book/measurements/")
     parser.add_argument("--commit", help="where this copy came from, if it is no git checkout")
     given = parser.parse_args(argv)
@@ -430,24 +560,34 @@ def main(argv: list[str] | None = None) -> int:
     from tqdm import tqdm
 
     try:
-        asked = ladder.asked(given.what, given.all_variants)
+        points = _asked(given)
     except (KeyError, ValueError) as error:
         print(error.args[0], file=sys.stderr)
         return 2
-    chosen = list(dict.fromkeys(v for each in asked for v in _varied(each, given.vary)))
-    result = bench(chosen, given.sizes, seconds=given.seconds, progress=tqdm)
-    print(result)
-    if not result.gpu_name:
+    if not gpu_available():
+        print(NO_GPU)
         return 2
-    if not result.runs:
-        return 1
+    device = device_named(gpu_name())
+    path = given.out or (device and MEASUREMENTS / f"{device.key}.json")
+    if path is None:
+        print(f"{records.unknown_gpu(gpu_name())} Until then nothing is recorded.", file=sys.stderr)
+
+    def keep(result: Bench) -> None:
+        if path:
+            record = result.record()
+            record["sessions"][0]["commit"] = given.commit or record["sessions"][0]["commit"]
+            records.merge(path, record)
+
     try:
-        record = result.record()
-        record["provenance"]["commit"] = given.commit or record["provenance"]["commit"]
-        path = given.out or MEASUREMENTS / f"{record['gpu']}.json"
-        records.merge(path, record)
+        points = _missing(points, path) if given.missing and path else points
+        result = measure(points, given.seconds, tqdm, given.minutes, keep)
     except records.RecordError as error:
         print(f"Not recorded: {error}", file=sys.stderr)
         return 1
-    print(f"Recorded in {path}")
-    return 0
+    except RuntimeError as error:
+        print(f"Stopped: {error} What was measured before is kept.", file=sys.stderr)
+        return 1
+    print(result)
+    if path and result.runs:
+        print(f"Recorded in {path}")
+    return 0 if path or result.runs else 1

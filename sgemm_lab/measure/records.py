@@ -14,7 +14,7 @@ Times are milliseconds, rates GFLOPS = 2·M·N·K / t · 1e-9.
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,8 @@ from types import MappingProxyType
 import fastjsonschema  # jsonschema takes 4 s to import where its format checkers are installed
 
 from sgemm_lab.devices import devices
+from sgemm_lab.measure import schema
+from sgemm_lab.measure.schema import POSITIVE, SIZE, SPREAD, TEXT
 from sgemm_lab.paths import MEASUREMENTS
 
 SCHEMA = 1
@@ -36,59 +38,79 @@ class RecordError(ValueError):
 
 # ---------------------------------------------------------------------------------- the schema
 
-_POSITIVE = {"type": "number", "exclusiveMinimum": 0}
-_SIZE = {"type": "integer", "minimum": 1}
-_TEXT = {"type": "string", "minLength": 1}
+# Why a chip lowers its clock: bits of nvidia-smi's clocks_event_reasons.active (NVML's manual)
+THROTTLES = {"power cap": 0x4, "heat": 0x20 | 0x40, "hardware slowdown": 0x8, "power brake": 0x80}
 
-
-def _object(required: Iterable[str], **properties) -> dict:
-    return {"type": "object", "required": list(required), "properties": properties,
-            "additionalProperties": False}  # fmt: skip
-
-
-_SPREAD = _object(["median"], min=_POSITIVE, median=_POSITIVE, max=_POSITIVE)
-_RUN = _object(
+_RUN = schema.fields(
     ["step", "macros", "M", "N", "K"],
     step={"type": ["integer", "null"], "minimum": 0},
-    kernel=_TEXT,
+    kernel=TEXT,
     macros={"type": "object", "additionalProperties": {"type": "integer"}},
-    source_hash=_TEXT,
-    M=_SIZE,
-    N=_SIZE,
-    K=_SIZE,
-    ms=_SPREAD,
-    cublas_ms=_SPREAD,
-    ratio=_object(["median", "low", "high"], median=_POSITIVE, low=_POSITIVE, high=_POSITIVE),
-    repeats=_SIZE,  # pairs with cuBLAS
-    launches=_SIZE,  # back to back between two events; above 1, L2 is warm after the first
-    gflops=_POSITIVE,
-    note=_TEXT,
+    source_hash=TEXT,
+    M=SIZE,
+    N=SIZE,
+    K=SIZE,
+    ms=SPREAD,
+    cublas_ms=SPREAD,
+    ratio=schema.fields(["median", "low", "high"], median=POSITIVE, low=POSITIVE, high=POSITIVE),
+    repeats=SIZE,  # pairs with cuBLAS
+    launches=SIZE,  # back to back between two events; above 1, L2 is warm after the first
+    session={"type": "integer", "minimum": 0},  # index into `sessions`
+    clock_mhz=POSITIVE,  # of the SMs, median of the samples while this was measured
+    throttled={"type": "array", "items": {"enum": list(THROTTLES)}, "uniqueItems": True},
+    gflops=POSITIVE,
+    note=TEXT,
 )
 _RULES = {  # what each kind of run must have besides
     "measured": {
-        "required": ["ms", "cublas_ms", "ratio", "repeats", "launches"],
+        "required": ["ms", "cublas_ms", "ratio", "repeats", "launches", "session"],
         "not": {"required": ["gflops"]},  # derived from ms
     },
     "reported": {"required": ["kernel"], "anyOf": [{"required": ["ms"]}, {"required": ["gflops"]}]},
 }
 
 
-def _schema(kind: str) -> dict:
+# What all runs of a measured file share, and what belongs to one call of the benchmark
+MACHINE = ("gpu_name", "driver", "cuda", "nvrtc", "cublas")
+_PROVENANCE = {
+    "measured": schema.fields(
+        MACHINE[1:],
+        cupy=TEXT,
+        l2_bytes=SIZE,
+        flush_bytes=SIZE,
+        **dict.fromkeys(MACHINE[1:], TEXT),
+    ),
+    "reported": {"type": "object"},
+}
+_SESSION = schema.fields(
+    ["started", "commit", "protocol"],
+    started={"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"},
+    commit={"type": ["string", "null"]},  # of the kernels
+    protocol=TEXT,
+    clock_mhz=SPREAD,
+    power_w=SPREAD,
+    temperature_c=SPREAD,
+)
+
+
+def _schema_of(kind: str) -> dict:
     header = ["schema", "kind", "gpu", "gpu_name", "provenance", "runs"]
-    return _object(
-        header + ["source", "label"] * (kind == "reported"),
+    more = {"measured": ["sessions"], "reported": ["source", "label"]}
+    return schema.fields(
+        header + more[kind],
         schema={"const": SCHEMA},
         kind={"const": kind},
         gpu={"enum": list(devices)},
-        gpu_name=_TEXT,
-        source=_TEXT,
-        label=_TEXT,
-        provenance={"type": "object"},
+        gpu_name=TEXT,
+        source=TEXT,
+        label=TEXT,
+        provenance=_PROVENANCE[kind],
+        sessions={"type": "array", "items": _SESSION},
         runs={"type": "array", "items": {"allOf": [_RUN, _RULES[kind]]}},
     )
 
 
-_VALIDATORS = {kind: fastjsonschema.compile(_schema(kind)) for kind in _RULES}
+_VALIDATORS = {kind: fastjsonschema.compile(_schema_of(kind)) for kind in _RULES}
 
 
 def validate(record: Mapping, where: str = "record") -> None:
@@ -96,10 +118,7 @@ def validate(record: Mapping, where: str = "record") -> None:
     if not isinstance(record, Mapping) or record.get("kind") not in _VALIDATORS:
         raise RecordError(f'{where}: "kind" must be one of {", ".join(_VALIDATORS)}')
     if record.get("gpu") not in devices:
-        raise RecordError(
-            f"{where}: unknown GPU {record.get('gpu')!r}. Known are {', '.join(devices)}; "
-            "add its data sheet to sgemm_lab/devices.py first."
-        )
+        raise RecordError(f"{where}: {unknown_gpu(repr(record.get('gpu')))}")
     try:
         _VALIDATORS[record["kind"]](record)
     except fastjsonschema.JsonSchemaValueException as error:
@@ -111,31 +130,44 @@ def validate(record: Mapping, where: str = "record") -> None:
         at = f"{where}: runs[{index}]"
         if run["step"] and "source_hash" not in run:
             raise RecordError(f"{at}: a run of one of our kernels needs its source_hash")
+        if run["step"] == 0 and "source_hash" in run:
+            raise RecordError(f"{at}: step 0 is cuBLAS, which has no source_hash")
+        if run["session"] >= len(record["sessions"]):
+            raise RecordError(f"{at}: there is no session {run['session']}")
         for name in ("ms", "cublas_ms"):
             low, middle, high = (run[name].get(k, run[name]["median"]) for k in _ORDER)
             if not low <= middle <= high:
                 raise RecordError(f"{at}.{name}: min ≤ median ≤ max does not hold")
-        if _identity(run) in seen:
+        if identity(run) in seen:
             raise RecordError(f"{at}: the same kernel and size as an earlier run of this file")
-        seen.add(_identity(run))
+        seen.add(identity(run))
+
+
+def unknown_gpu(name: str) -> str:
+    """What to do about a GPU that the book does not know, in two sentences."""
+    return (
+        f"unknown GPU {name}. Known are {', '.join(devices)}; add its data sheet to "
+        "sgemm_lab/devices.py first."
+    )
 
 
 _ORDER = ("min", "median", "max")
 
 
-def _identity(run: Mapping) -> tuple:
+def identity(run: Mapping) -> tuple:
+    """What a run was of: runs of one file differ in it."""
     return (run["step"], tuple(sorted(run["macros"].items())), run["M"], run["N"], run["K"])
 
 
 def read(path: Path) -> dict:
     """The validated contents of one measured or reported file. Raises RecordError."""
     path = Path(path)
-    record = _read_json(path)
+    record = read_json(path)
     validate(record, path.name)
     return record
 
 
-def _read_json(path: Path):
+def read_json(path: Path):
     def finite(text: str) -> float:
         value = float(text)
         if not math.isfinite(value):
@@ -173,23 +205,33 @@ def _replace(path: Path, head: Mapping, name: str, lines: list[str], brackets: s
 
 def merge(path: Path, record: Mapping) -> None:
     """Adds the runs of `record` to the measured file at `path`; a run of the same kernel and size
-    is replaced. Raises RecordError, changing nothing, where the two were taken on different
-    hardware or software: one file is one machine state.
+    is replaced, and a session of which no run is left goes. Raises RecordError, changing nothing,
+    where the two were taken on different hardware or software: one file is one machine state.
     """
     path = Path(path)
     if not path.exists():
         return write(path, record)
     old = read(path)
     validate(record, "the new runs")
-    for name in ("gpu_name", "driver", "cuda", "cublas"):
+    for name in MACHINE:
         was, now = (r.get(name, r["provenance"].get(name)) for r in (old, record))
         if was != now:
             raise RecordError(
                 f"{path.name} was measured with {name} {was}, this run with {now}. Nothing was "
                 f"changed; measure everything again into a new file (--out), or delete {path.name}."
             )
-    runs = {_identity(run): run for run in [*old["runs"], *record["runs"]]}
-    write(path, {**record, "runs": [runs[key] for key in sorted(runs)]})
+    runs = {
+        identity(run): (run, each["sessions"][run["session"]])
+        for each in (old, record)
+        for run in each["runs"]
+    }
+    sessions = {s["started"]: s for _, s in runs.values()}
+    starts = sorted(sessions)
+    merged = [
+        run | {"session": starts.index(s["started"])}
+        for _, (run, s) in sorted(runs.items(), key=lambda item: item[0])
+    ]
+    write(path, {**record, "sessions": [sessions[start] for start in starts], "runs": merged})
 
 
 # ------------------------------------------------------------------------------------- runs
@@ -218,7 +260,8 @@ class Run:
     ratio: tuple[float, float, float] | None  # to cuBLAS: low, median, high of the pairs (95 %)
     source_hash: str | None
     note: str
-    provenance: Mapping = field(hash=False, repr=False)
+    throttled: tuple[str, ...] | None  # why the clock was lowered meanwhile; None: not known
+    provenance: Mapping = field(hash=False, repr=False)  # of the file, and of the run's session
 
     @property
     def gflops(self) -> float:
@@ -251,7 +294,8 @@ def _stale(step: int | None, source_hash: str | None) -> bool:
     return ladder[step]().source_hash != source_hash
 
 
-def _runs_of(record: Mapping) -> list[Run]:
+def runs_of(record: Mapping) -> list[Run]:
+    """The runs of the contents of one file, which must be valid."""
     cublas = {
         (run["M"], run["N"], run["K"]): run.get("gflops") or _gflops(
             run["M"], run["N"], run["K"], run["ms"]["median"])
@@ -260,6 +304,7 @@ def _runs_of(record: Mapping) -> list[Run]:
 
     def one(run: Mapping) -> Run:
         size = run["M"], run["N"], run["K"]
+        session = record["sessions"][run["session"]] if "session" in run else {}
         ms, ratio, reference = run.get("ms", {}), run.get("ratio"), run.get("cublas_ms")
         return Run(
             gpu=record["gpu"],
@@ -281,7 +326,8 @@ def _runs_of(record: Mapping) -> list[Run]:
             ratio=(ratio["low"], ratio["median"], ratio["high"]) if ratio else None,
             source_hash=run.get("source_hash"),
             note=run.get("note", ""),
-            provenance=MappingProxyType(record["provenance"]),
+            throttled=tuple(run["throttled"]) if "throttled" in run else None,
+            provenance=MappingProxyType(record["provenance"] | session),
         )
 
     return [one(run) for run in record["runs"]]
@@ -289,7 +335,7 @@ def _runs_of(record: Mapping) -> list[Run]:
 
 @lru_cache(maxsize=64)
 def _file(path: Path, changed: int) -> tuple[Run, ...]:
-    return tuple(_runs_of(read(path)))
+    return tuple(runs_of(read(path)))
 
 
 def load(directory: Path = MEASUREMENTS) -> tuple[Run, ...]:
@@ -297,7 +343,7 @@ def load(directory: Path = MEASUREMENTS) -> tuple[Run, ...]:
 
     Raises RecordError for a file that is not whole and valid.
     """
-    paths = sorted(p for p in Path(directory).glob("*.json") if p.stem not in (*_TABLES, *_COUNTED))
+    paths = sorted(p for p in Path(directory).glob("*.json") if p.stem.split("_")[0] not in _OTHERS)
     return tuple(run for path in paths for run in _file(path, path.stat().st_mtime_ns))
 
 
@@ -326,7 +372,14 @@ def runs(
 # ------------------------------------------------------------------- counters and resources
 
 _TABLES = ("counters", "resources")
-_COUNTED = ("ncu_h200", "sanitizers")  # what a profiler and a sanitizer said: no times
+_OTHERS = (
+    *_TABLES,
+    "ncu",
+    "r1",
+    "rates",
+    "repeat",
+    "sanitizers",
+)  # files of `load`'s directory with no runs
 
 
 @dataclass(frozen=True)
@@ -377,7 +430,7 @@ def _lookup(table: str, variant, column: str, directory: Path) -> Recorded:
 
 @lru_cache(maxsize=8)
 def _table(path: Path, changed: int) -> dict:
-    return _read_json(path)["rows"]
+    return read_json(path)["rows"]
 
 
 def count(variant, M: int, N: int, K: int) -> dict:
@@ -416,7 +469,7 @@ def record(
     from sgemm_lab.run.nvrtc import version
 
     paths = {name: Path(directory) / f"{name}.json" for name in _TABLES}
-    old = {name: _read_json(p)["rows"] if p.exists() else {} for name, p in paths.items()}
+    old = {name: read_json(p)["rows"] if p.exists() else {} for name, p in paths.items()}
     new = {name: {} for name in _TABLES}
 
     def row(table: str, variant, column: str, compute: Callable, *given) -> None:

@@ -246,12 +246,22 @@ def accesses(
     variant: Variant | Step, M: int, N: int, K: int, block: int = 0, warp: int = 0,
     limit: int = 1000,
 ) -> list[WarpAccess]:  # fmt: skip
-    """What one warp of one block touches, instruction by instruction, in the product that
-    `profile_variant` runs, up to `limit` accesses; `block` is the linear number of a block of the
-    grid."""
+    """What one warp of one block touches, instruction by instruction, as the PTX has it, in the
+    product that `profile_variant` runs, up to `limit` accesses; `block` is the linear number of a
+    block of the grid."""
     recorder = Recorder(block, warp, limit)
-    _watch(variant, M, N, K, block, recorder)
+    _watch(variant, M, N, K, [block], recorder)
     return recorder.found
+
+
+def executed_accesses(
+    variant: Variant | Step, M: int, N: int, K: int, warps: Sequence[tuple[int, int]]
+) -> list[list[WarpAccess]]:
+    """What each of these warps (block, warp) touches in one such product, as the chip executes it:
+    neighbours merged as the assembler merges them."""
+    recorders = [Recorder(block, warp, limit=100_000, executed=True) for block, warp in warps]
+    _watch(variant, M, N, K, sorted({block for block, _ in warps}), *recorders)
+    return [recorder.found for recorder in recorders]
 
 
 def order(
@@ -260,12 +270,14 @@ def order(
     """The classes of PTX instructions and the barriers that one warp of one block executes, in
     order, in the product that `profile_variant` runs: ["load.global", "ffma", "barrier", …]."""
     watcher = Order(block, warp)
-    _watch(variant, M, N, K, block, watcher)
+    _watch(variant, M, N, K, [block], watcher)
     return watcher.found
 
 
-def _watch(variant: Variant | Step, M: int, N: int, K: int, block: int, watcher) -> None:
-    """Runs one block of the product that `profile_variant` runs, `watcher` watching."""
+def _watch(
+    variant: Variant | Step, M: int, N: int, K: int, blocks: Sequence[int], *watchers
+) -> None:
+    """Runs some blocks of the product that `profile_variant` runs, `watchers` watching."""
     variant = as_variant(variant)
     step = variant.step
     ptx = nvrtc.compile_ptx(step.source, variant.options, ARCH, step.filename).text
@@ -274,8 +286,8 @@ def _watch(variant: Variant | Step, M: int, N: int, K: int, block: int, watcher)
         variant.grid(M, N),
         variant.block,
         arguments(M, N, K),
-        watch=watcher,
-        blocks=np.array([block]),
+        watch=watchers,
+        blocks=np.array(blocks),
     ).run()
 
 

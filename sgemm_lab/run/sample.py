@@ -65,7 +65,7 @@ def sample(variant: Variant | Step, M: int, N: int, K: int, arch: str = ARCH) ->
 
 def kinds(variant: Variant, M: int, N: int, K: int) -> tuple[np.ndarray, np.ndarray]:
     """One block number of each kind, and how many blocks are of it."""
-    row, column = _corner(variant, np.arange(int(np.prod(variant.grid(M, N)))), M, N)
+    row, column = variant.corner(np.arange(int(np.prod(variant.grid(M, N)))), M, N)
     BM, BN, _ = variant.tile
     sector = SECTOR // FLOAT
     features = (
@@ -79,19 +79,10 @@ def kinds(variant: Variant, M: int, N: int, K: int) -> tuple[np.ndarray, np.ndar
     return first, count
 
 
-def _corner(variant: Variant, numbers, M: int, N: int):
-    """(row, column) of the first element of C that each block computes."""
-    gx = variant.grid(M, N)[0]
-    x, y = numbers % gx, numbers // gx
-    BM, BN, _ = variant.tile
-    down, along = (x, y) if variant.step.x_walks_rows(variant.macros) else (y, x)
-    return down * BM, along * BN
-
-
 def _error(variant: Variant, number: int, A, B, C) -> float:
     """The largest error of one block's elements, as a fraction of its bound."""
     (M, K), N = A.shape, B.shape[1]
-    row, column = _corner(variant, number, M, N)
+    row, column = variant.corner(number, M, N)
     BM, BN, _ = variant.tile
     rows, columns = slice(row, row + BM), slice(column, column + BN)
     a, b = A[rows].astype(np.float64), B[:, columns].astype(np.float64)

@@ -8,8 +8,9 @@ from sgemm_lab.ladder import Variant
 
 
 def short(device: Device) -> str:
-    """A GPU's name where there is little room: "2080S"."""
-    return device.name.removeprefix("RTX ").split(" SXM")[0].replace("2080 Super", "2080S")
+    """A GPU's name where there is little room: "2080S", "A100"."""
+    name = device.name.removeprefix("RTX ").split(" SXM")[0].removesuffix(" 40GB")
+    return name.replace(" Super", "S")
 
 
 def line_name(variant: Variant, variants: Sequence[Variant], label: str) -> str:

@@ -256,7 +256,7 @@ def outputs(*variants: Variant | Step) -> Bundle:
         for mask, style in ((warp, "w"), (lane, "a")):
             parts += [
                 rect(*(scale * edge for edge in (column, row, width, height)), style)
-                for row, column, height, width in _boxes(mask)
+                for row, column, height, width in boxes(mask)
             ]
         parts.append(rect(0.5, 0.5, scale * BN - 1, scale * BM - 1, "n lm"))
         drawing = svg(200, scale * BM, parts, f"{title}: of a {BM}×{BN} tile, {told}")
@@ -296,7 +296,7 @@ def _written(variant: Variant) -> tuple[np.ndarray, np.ndarray, str]:
     return *warp, " or ".join(map(str, counted))
 
 
-def _boxes(mask: np.ndarray) -> list[tuple[int, int, int, int]]:
+def boxes(mask: np.ndarray) -> list[tuple[int, int, int, int]]:
     """(row, column, height, width) of rectangles that cover `mask`, equal rows in one."""
     boxes: list[tuple[int, int, int, int]] = []
     open_: dict[tuple[int, int], int] = {}  # (column, width) → its first row

@@ -5,7 +5,6 @@ from difflib import SequenceMatcher, unified_diff
 from html import escape
 from itertools import pairwise
 
-import ipywidgets as widgets
 from pygments.lexers.c_like import CudaLexer
 from pygments.token import Comment, Keyword, Name
 
@@ -75,6 +74,11 @@ def diff(before: Variant | Step | int, after: Variant | Step | int, around: int 
 
     The plain text is a unified diff. Raises ValueError for step 0, which has no source.
     """
+    return _diff(before, after, around, STYLE + _STYLE + _DIFF)
+
+
+def _diff(before, after, around: int = 3, styled: str = "") -> Bundle:
+    """`diff`, with the style sheet `styled`."""
     steps = _step(before), _step(after)
     old, new = (step.source.splitlines() for step in steps)
     shown = [[*_highlighted(step.source)] for step in steps]
@@ -93,7 +97,7 @@ def diff(before: Variant | Step | int, after: Variant | Step | int, around: int 
     told = f"{steps[0].filename} → {steps[1].filename}: {counts[0]} lines go, {counts[1]} come"
     code = f'<div class="highlight"><pre>{"".join(rows)}</pre></div>'
     html = (
-        f'<figure class="lab" style="max-width:none">{STYLE}{_STYLE}{_DIFF}'
+        f'<figure class="lab" style="max-width:none">{styled}'
         f"<figcaption>{escape(told)}</figcaption>{code}</figure>"
     )
     names = (step.filename for step in steps)
@@ -113,26 +117,15 @@ def changes(step: int = 0) -> explorer.Explorer:
     step = step or pairs[0][1]
     if step not in (after for _, after in pairs):
         raise ValueError(f"step={step}: choose one from {pairs[0][1]} to {pairs[-1][1]}.")
-    bundles = [diff(*pair) for pair in pairs]
-    style = explorer.Pane().style
-    panes = {
-        (after,): explorer.Pane(value=bundle.html, layout=widgets.Layout(), style=style)
-        for (_, after), bundle in zip(pairs, bundles, strict=True)
-    }
-    selector = widgets.ToggleButtons(
-        options=[(f"{before}→{after}", after) for before, after in pairs],
-        value=step,
-        description="step",
-        tooltips=[steps[after].title for _, after in pairs],
-        style={"button_width": "4.6em", "description_width": "4em"},
-        layout={"width": "auto", "margin": "0 0 0.5em"},
+    bundles = [_diff(*pair) for pair in pairs]
+    panes = {(after,): each.html for (_, after), each in zip(pairs, bundles, strict=True)}
+    options = [(f"{before}→{after}", after) for before, after in pairs]
+    selector = explorer.buttons(
+        "step", options, step, [steps[after].title for _, after in pairs], "4.6em"
     )
-    stack, links = explorer.nest([selector], [[after for _, after in pairs]], panes, ())
-    box = widgets.VBox([selector, stack])
-    box.add_class("lab")
-    box.links = links  # they live as long as the widget
     told = "\n".join(bundle.text.partition("\n")[0] for bundle in bundles)
-    return explorer.Explorer(box, f"Diffs between neighbouring kernels.\n\n{told}", panes)
+    text = f"Diffs between neighbouring kernels.\n\n{told}"
+    return explorer.assemble(_STYLE + _DIFF, [selector], panes, text)
 
 
 def _row(line: str, number: int, style: str = "") -> str:

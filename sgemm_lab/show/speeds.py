@@ -16,7 +16,7 @@ from PIL import Image
 from sgemm_lab.devices import Device, devices
 from sgemm_lab.ladder import Step, Variant, as_variant
 from sgemm_lab.ladder import ladder as steps
-from sgemm_lab.measure import records
+from sgemm_lab.measure import limits, records
 from sgemm_lab.measure.records import Run
 from sgemm_lab.show.bundle import ACCENT, FAINT, INK, MUTED, PAPER, WIDTH, Bundle, figure, plot
 from sgemm_lab.show.labels import digits, line_name, short
@@ -29,13 +29,16 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
 
     A GPU appears where at least two steps are recorded at this size: measured by this book (filled
     marks; the default variant) or reported by others (hollow; their fastest kernel of that step).
-    Raises ValueError where nothing is recorded at this size.
+    Of many GPUs the drawing has room for three, those that this book measured first; the table has
+    all. Raises ValueError where nothing is recorded at this size.
     """
-    columns = _columns(N, directory)
-    if not columns:
+    every = _columns(N, directory)
+    if not every:
         raise ValueError(f"no record has two steps at N = {N}")
-    numbers = sorted({number for runs in columns.values() for number in runs})
-    titles = {number: _title(number, columns.values()) for number in numbers}
+    first = sorted(every, key=lambda key: key[1] != "measured")[:_COLUMNS]
+    columns = {key: runs for key, runs in every.items() if key in first}
+    numbers = sorted({number for runs in every.values() for number in runs})
+    titles = {number: _title(number, every.values()) for number in numbers}
     top = max(100.0, *(r.pct_of_cublas for runs in columns.values() for r in runs.values()))
     heads = [(devices[gpu], label) for gpu, label in columns]
 
@@ -77,17 +80,19 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
 
     stale = any(run.stale for runs in columns.values() for run in runs.values())
     caption = f"Per cent of cuBLAS at M = N = K = {N}. " + " ".join(
-        f"{_glyph(column, label)} {device.name}: {_origin(label)}."
+        f"{_glyph(column, label)} {device.name}: {origin(label)}."
         for column, (device, label) in enumerate(heads)
     )
-    caption += _sources(run for runs in columns.values() for run in runs.values())
+    if more := [devices[gpu].name for gpu, label in every if (gpu, label) not in first]:
+        caption += f" In the table only: {', '.join(more)}."
+    caption += sources(run for runs in columns.values() for run in runs.values())
     caption += " * measured with another version of this kernel." * stale
     alt = f"Per cent of cuBLAS, step by step, at N = {N}" + (
         f"; step {step}, {titles[step]}, is marked." if step in titles else "."
     )
-    header = ["step", *(f"{device.name} ({_origin(label)})" for device, label in heads)]
+    header = ["step", *(f"{devices[gpu].name} ({origin(label)})" for gpu, label in every)]
     rows = [
-        [f"{number} {titles[number]}", *(_percent(runs.get(number)) for runs in columns.values())]
+        [f"{number} {titles[number]}", *(_percent(runs.get(number)) for runs in every.values())]
         for number in numbers
     ]
     drawing, png = plot(draw, 42 + _ROW * len(numbers), alt)
@@ -95,6 +100,7 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
 
 
 _COLUMN = 44  # width of a GPU's column of numbers
+_COLUMNS = 3  # that leave the marks some room
 _ROW = 22  # height of a step's row
 _MARK = 7  # size of a mark
 
@@ -118,7 +124,7 @@ def _lanes(places: Sequence[float], apart: float) -> list[float]:
 def _columns(N: int, directory) -> dict[tuple[str, str], dict[int, Run]]:
     """(gpu, label) → step → the run to show, for sources with two steps or more besides cuBLAS."""
     found: dict[tuple[str, str], dict[int, Run]] = {}
-    for run in _runs(directory, N=N):
+    for run in squares(directory, N=N):
         if run.step is None or run.pct_of_cublas is None:
             continue
         runs = found.setdefault((run.gpu, run.label), {})
@@ -146,7 +152,7 @@ def _title(number: int, columns: Iterable[Mapping[int, Run]]) -> str:
     return next(filter(None, names), f"Step {number}")
 
 
-def _runs(directory, **wanted) -> list[Run]:
+def squares(directory, **wanted) -> list[Run]:
     """Square runs; where this book measured a GPU, what others report of it is left out."""
     found = records.runs(**wanted, **({"directory": directory} if directory else {}))
     ours = {run.gpu for run in found if run.kind == "measured"}
@@ -156,11 +162,11 @@ def _runs(directory, **wanted) -> list[Run]:
     ]  # fmt: skip
 
 
-def _origin(label: str) -> str:
+def origin(label: str) -> str:
     return "measured" if label == "measured" else f"reported, {label}"
 
 
-def _sources(runs: Iterable[Run]) -> str:
+def sources(runs: Iterable[Run]) -> str:
     """Who reported what is shown: " R1: “…”, …. ladder a: …." """
     named = {run.label: run.source for run in runs if run.kind == "reported"}
     return "".join(
@@ -247,7 +253,7 @@ def _lines(
 ) -> dict[tuple[str, str], list[Run]]:
     """(label, macros that differ) → the runs to show for `variant` at square sizes, by N, the
     fastest where a size has several."""
-    runs = _runs(directory, gpu=gpu, step=variant.step.number)
+    runs = squares(directory, gpu=gpu, step=variant.step.number)
     agree = {run.label for run in runs if not _differs(run, variant)}
     found: dict[tuple[str, str], dict[int, Run]] = {}
     for run in runs:
@@ -283,7 +289,7 @@ def _line_chart(lines: Sequence[Line], device: Device, unit: str) -> Bundle:
 
     alt = f"{title} over N: {_ends(lines)}"
     origins = dict.fromkeys(
-        _origin(run.label).partition(",")[0] for line in lines for run in line.runs
+        origin(run.label).partition(",")[0] for line in lines for run in line.runs
     )
     caption = f"{device.name}: {'; '.join(origins)}." + _notes(lines)
     drawing, png = plot(draw, 260, alt)
@@ -346,7 +352,7 @@ def _notes(lines: Sequence[Line]) -> str:
     edges = sorted({N for line in lines for N, _ in line.odd})
     return (
         "".join(f" Hollow: N = {N}." for N in edges)
-        + _sources(run for line in lines for run in line.runs)
+        + sources(run for line in lines for run in line.runs)
         + " * measured with another version of this kernel." * any(line.stale for line in lines)
     )
 
@@ -361,7 +367,6 @@ def _apart(heights: Sequence[float], gap: float) -> np.ndarray:
 
 # ------------------------------------------------------------------------ everything at once
 
-FFMA_TFLOPS = {"h200": 65.9}  # a loop of fused multiply-adds in registers, measured
 _SPACE = "<style>.lab svg+svg{margin-top:1em}</style>"
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
 
@@ -375,11 +380,8 @@ def everything(step: int | None = None, directory=None) -> Bundle:
     look = {"directory": directory} if directory else {}
     panels: dict[tuple[str, str], dict[str, list[Run]]] = {}
     for run in records.runs(**look):
-        ours = run.kind == "measured"
-        default = not (ours and run.step) or dict(run.macros) == dict(steps[run.step]().macros)
-        apart = "Nsight" in run.kernel or "CPU" in run.kernel  # other clocks, no GPU
-        if run.M == run.N == run.K and default and not apart:
-            panels.setdefault((run.gpu, run.kind), {}).setdefault(_name(run), []).append(run)
+        if run.M == run.N == run.K and comparable(run):
+            panels.setdefault((run.gpu, run.kind), {}).setdefault(kernel_name(run), []).append(run)
     order = list(devices)
     drawings, pngs, texts, rows, shown = [], [], [], [], []
     for gpu, kind in sorted(panels, key=lambda key: (order.index(key[0]), key[1])):
@@ -396,17 +398,33 @@ def everything(step: int | None = None, directory=None) -> Bundle:
         shown += lines
     caption = (
         "Per cent of the GPU's FP32 limit: SMs × lanes × 2 × boost clock. "
-        + "".join(f"A loop of nothing but multiply-adds in registers reached {rate} TFLOPS on "
-                  f"{devices[gpu].name}." for gpu, rate in FFMA_TFLOPS.items())
+        + "".join(_loop(devices[gpu], look) for gpu, kind in panels if kind == "measured")
         + _notes(shown)
-    )  # fmt: skip
+    )
     header = ["GPU", "source", "kernel", "N", "% of the limit"]
     return figure(
         _SPACE + "".join(drawings), ". ".join(texts) + ".", header, rows, caption, _stack(pngs)
     )
 
 
-def _name(run: Run) -> str:
+def _loop(device: Device, look: Mapping) -> str:
+    """What a caption says of a loop of multiply-adds, where one was measured."""
+    if (record := limits.measured(device, **look)) is None:
+        return ""
+    lanes, clock = (record["rates"][name] for name in ("ffma_lanes", "clock_mhz"))
+    tflops = 2e-6 * device.sms * lanes * clock
+    return f"On {device.name} a loop of nothing but multiply-adds reaches {tflops:.1f} TFLOPS."
+
+
+def comparable(run: Run) -> bool:
+    """Whether a run belongs beside others of its GPU: of ours the default variants; of others all
+    but those under other clocks or on no GPU."""
+    if run.kind == "measured":
+        return not run.step or dict(run.macros) == dict(steps[run.step]().macros)
+    return "Nsight" not in run.kernel and "CPU" not in run.kernel
+
+
+def kernel_name(run: Run) -> str:
     """A run's line in a chart of everything: the step where all come from one source."""
     if run.step in steps and (run.kind == "measured" or run.label == "R3"):
         return f"{run.step} {steps[run.step].title}" if run.step else "cuBLAS"

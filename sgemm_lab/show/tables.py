@@ -56,7 +56,7 @@ def moves(
     cells = []
     for label, *values in rows:
         most = max(values)
-        marked = [_bar(v, most, v_index == len(values) - 1) for v_index, v in enumerate(values)]
+        marked = [bar(v, most, v_index == len(values) - 1) for v_index, v in enumerate(values)]
         if len(values) == 2:
             marked.append(f"×{values[1] / values[0]:.2g}" if values[0] and values[1] else "–")
         cells.append([label, *marked])
@@ -93,7 +93,7 @@ def _classes(sides: list) -> list:
     ]
 
 
-def _bar(value: float, most: float, accent: bool) -> Cell:
+def bar(value: float, most: float, accent: bool) -> Cell:
     words = digits(value) if isinstance(value, float) else f"{value:,}".replace(",", " ")
     width = f"{4 * value / most:.2f}" if most else "0"  # em
     style = ' class="x"' if accent else ""
@@ -136,7 +136,7 @@ def resources(*variants: Variant | Step, directory=None) -> Bundle:
         + ("" if spilled else "Nothing is spilled. ")
         + " ".join(f"{source}." for source in named)
     )
-    return _table(header, rows, caption.strip())
+    return captioned(header, rows, caption.strip())
 
 
 def _block(threads: int, shared_bytes: int | None) -> Cell | str:
@@ -195,7 +195,7 @@ def results(*shapes: tuple[int, int, int], gpu: str = "h200", directory=None) ->
     )
     header = [f"% of cuBLAS, {short(devices[gpu])}", *map(_shape, shapes)]
     stale = any(run.stale for run in runs.values())
-    return _table(header, rows, "Marked: the fastest of a column." + _STALE * stale)
+    return captioned(header, rows, "Marked: the fastest of a column." + STALE * stale)
 
 
 def beside(label: str = "R3", N: int = 4096, gpu: str = "h200", directory=None) -> Bundle:
@@ -216,13 +216,13 @@ def beside(label: str = "R3", N: int = 4096, gpu: str = "h200", directory=None) 
         rows.append(row + ["–"] * (7 - len(row)))
     header = [f"N = {N}, {short(devices[gpu])}", "TFLOPS", "of cuBLAS", "95 %", f"{label}, TFLOPS",
               "of cuBLAS", "ours to theirs"]  # fmt: skip
-    stale = _STALE * any(run.stale for run in ours.values())
+    stale = STALE * any(run.stale for run in ours.values())
     sources = dict.fromkeys(run.source for run in theirs.values())
     caption = (
         "Ratios to cuBLAS of the same session; 95 %: of the median of the pairs. "
         "The last column compares the ratios. " + " ".join(f"{each}." for each in sources)
     )
-    return _table(header, rows, caption + stale)
+    return captioned(header, rows, caption + stale)
 
 
 def gains(N: int = 4096, gpu: str = "h200", directory=None) -> Bundle:
@@ -237,7 +237,7 @@ def gains(N: int = 4096, gpu: str = "h200", directory=None) -> Bundle:
         before = now
     what = Cell("what it does", '<span class="words">what it does</span>')
     header = ["", what, "gain", "% of cuBLAS"]
-    return _table(
+    return captioned(
         header, rows, f"{devices[gpu].name}, measured, N = {N}, default variants.", _WORDS
     )
 
@@ -281,11 +281,11 @@ def bounds(*variants: Variant | Step, gpu: str = "t4", N: int = 1024, directory=
         "could feed every block without any cache. Waves: blocks of the grid to those that "
         f"{device.sms} SMs hold at once."
     )
-    return _table(header, rows, caption)
+    return captioned(header, rows, caption)
 
 
 _FIRST = "<style>.lab.steps tr>:first-child{min-width:9em}.lab.steps small{font-size:.85em}</style>"
-_STALE = " * measured with another version of this kernel."
+STALE = " * measured with another version of this kernel."
 
 
 def _defaults(gpu: str, directory) -> list:
@@ -307,7 +307,8 @@ def _shape(shape: tuple[int, int, int]) -> str:
     return str(M) if M == N == K else f"{M}×{N} ×{K}"
 
 
-def _table(header, rows, caption: str, style: str = "") -> Bundle:
+def captioned(header, rows, caption: str, style: str = "") -> Bundle:
+    """A table with a caption under it; `style`: a style sheet of its own."""
     html = f'<figure class="lab steps">{STYLE}{_FIRST}{style}{table_html(header, rows)}'
     return Bundle(
         f"{html}<figcaption>{escape(caption)}</figcaption></figure>",

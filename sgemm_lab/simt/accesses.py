@@ -4,19 +4,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .counters import BANKS, WARP, global_sectors, shared_conflicts, shared_wavefronts
-from .decode import Access, opcode_class
+from .counters import (
+    BANKS,
+    WARP,
+    global_sectors,
+    lanes_together,
+    shared_conflicts,
+    shared_wavefronts,
+)  # fmt: skip
+from .decode import Access, Program, opcode_class
 from .machine import Batch
 from .memory import Reach
+from .names import bare
 
 
 @dataclass(frozen=True)
 class WarpAccess:
-    """One memory instruction of one warp, as the PTX has it.
+    """One memory instruction of one warp.
 
     space: "global" or "shared"; kind: "load", "store", "atomic" or "copy"; line: of the .cu file;
-    array: the global array's name, or ""; addresses: int64 [32], bytes from the array's or the
-    block's shared memory's beginning; active: bool [32]; size: bytes a lane.
+    array: the name of the global array or the shared variable, or ""; addresses: int64 [32], bytes
+    from the beginning of the array or of the block's shared memory; active: bool [32]; size: bytes
+    a lane.
     """
 
     space: str
@@ -54,16 +63,23 @@ class WarpAccess:
         width = max(32, 8 * self.size)
         return shared_conflicts(self.words, self.active, width, self.kind == "store")
 
+    @property
+    def together(self) -> int:
+        """Lanes of a shared access that are served together."""
+        width = max(32, 8 * self.size)
+        return lanes_together(self.words, self.active, width, self.kind == "store")
+
     def elements(self, columns: int) -> tuple[np.ndarray, np.ndarray]:
         """(row, column) of each lane's float in a row-major array of `columns` columns."""
         return np.divmod(self.addresses // 4, columns)
 
 
 class Recorder:
-    """Watches a launch and keeps what one warp of one block touches, up to `limit` accesses."""
+    """Watches a launch and keeps what one warp of one block touches, up to `limit` accesses: as the
+    PTX has them, or as the chip executes them, neighbours merged (`executed`)."""
 
-    def __init__(self, block: int = 0, warp: int = 0, limit: int = 1000):
-        self.where, self.limit = (block, warp), limit
+    def __init__(self, block: int = 0, warp: int = 0, limit: int = 1000, executed: bool = False):
+        self.where, self.limit, self.executed = (block, warp), limit, executed
         self.found: list[WarpAccess] = []
 
     def access(self, batch: Batch, access: Access, space: str, reach: Reach, start: int) -> None:
@@ -78,17 +94,21 @@ class Recorder:
             return
         region = batch.launch.memory.find(start) if space == "global" else None
         relative = np.broadcast_to(reach.relative, batch.lanes)[lanes].astype(np.int64)
-        self.found.append(
-            WarpAccess(
-                space,
-                access.kind,
-                access.line,
-                region.name if region else "",
-                relative + (start - region.base if region else start),
-                active.copy(),
-                access.size,
+        addresses = relative + (start - region.base if region else start)
+        name = region.name if region else _variable(batch.program, int(addresses[active][0]))
+        for offset, size in access.executed if self.executed else ((0, access.size),):
+            self.found.append(
+                WarpAccess(
+                    space, access.kind, access.line, name, addresses + offset, active.copy(), size
+                )
             )
-        )
+
+
+def _variable(program: Program, address: int) -> str:
+    """The shared variable that an address of shared memory lies in, as the source calls it."""
+    shared = (name for name, v in program.kernel.variables.items() if v.space == "shared")
+    begun = [name for name in shared if program.layout[name] <= address]
+    return bare(max(begun, key=program.layout.get)) if begun else ""
 
 
 class Order:

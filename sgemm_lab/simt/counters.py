@@ -80,9 +80,7 @@ def _passes(words, active, width: int, store: bool) -> tuple[np.ndarray, np.ndar
         raise ValueError(f"width is {width} bits; a shared access has 32, 64 or 128")
     parts = width // 32
     cost, groups = np.zeros((2, len(words)), np.int64)
-    paired = np.zeros(len(words), bool)
-    if parts > 1 and not store:
-        paired = _pairs_agree(words, active, 1) | _pairs_agree(words, active, 2)
+    paired = _paired(words, active, parts, store)
     for double in (False, True):
         chosen = np.flatnonzero(paired == double)
         if len(chosen):
@@ -90,6 +88,20 @@ def _passes(words, active, width: int, store: bool) -> tuple[np.ndarray, np.ndar
             cost[chosen] = _group_costs(words[chosen], active[chosen], lanes, parts)
             groups[chosen] = active[chosen].reshape(len(chosen), -1, lanes).any(axis=2).sum(axis=1)
     return cost, groups
+
+
+def _paired(words: np.ndarray, active: np.ndarray, parts: int, store: bool) -> np.ndarray:
+    """Per row: is the warp served in groups of twice as many lanes?"""
+    if parts == 1 or store:
+        return np.zeros(len(words), bool)
+    return _pairs_agree(words, active, 1) | _pairs_agree(words, active, 2)
+
+
+def lanes_together(words, active, width: int, store: bool) -> int:
+    """How many lanes of a warp are served together: 32, 16 or 8. Arguments as for
+    `shared_wavefronts`, of one warp."""
+    parts = width // 32
+    return WARP // parts * (1 + int(_paired(*_rows(words, active), parts, store)[0]))
 
 
 def _group_costs(words, active, lanes: int, parts: int) -> np.ndarray:

@@ -1,0 +1,78 @@
+"""Is everything that the pages show of these very kernels? `python -m sgemm_lab release`.
+
+A page draws what was taken of another version of a kernel in grey; only a release refuses it.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sgemm_lab.ladder import ladder
+from sgemm_lab.paths import MEASUREMENTS
+
+# What makes a file anew, by the first word of its name; what measures times is called by its GPU.
+_MAKES = {
+    "counters": "python -m sgemm_lab record --missing",
+    "resources": "python -m sgemm_lab record --missing",
+    "ncu": "python benchmarks/hardware_counters.py",
+    "r1": "python benchmarks/r1_study.py",
+    "rates": "python benchmarks/throughput.py",
+    "repeat": "python -m sgemm_lab bench --out book/measurements/{name}",
+    "sanitizers": "python benchmarks/compute_sanitizer.py",
+}
+_MEASURE = "python -m sgemm_lab bench --missing"
+COMMIT = re.compile(r"[0-9a-f]{7,40}")
+
+
+def outdated(directory: Path = MEASUREMENTS) -> list[str]:
+    """One sentence for each file of `directory` that this version of the kernels has outrun, or
+    that does not say where its kernels came from, with the command that makes it anew."""
+    told = []
+    for path in sorted(Path(directory).glob("*.json")):
+        record = json.loads(path.read_text("utf-8"))
+        if record.get("kind") == "reported":
+            continue
+        where = f" on {record['gpu_name']}" if "gpu_name" in record else ""
+        command = _MAKES.get(path.stem.split("_")[0], _MEASURE).format(name=path.name)
+        if stale := sorted({stem for stem, fresh in _kernels(record) if not fresh}):
+            told.append(
+                f"{path.name} was made with another version of {', '.join(stale)}. "
+                f"Run{where}: {command}"
+            )
+        for commit in {str(commit) for commit in _commits(record)}:
+            if not COMMIT.fullmatch(commit):
+                told.append(
+                    f"{path.name} names no commit that its kernels can be found in, but {commit}. "
+                    f"Commit the kernels, then run{where}: {command}"
+                )
+    return told
+
+
+def _kernels(record: Mapping) -> Iterator[tuple[str, bool]]:
+    """(stem, whether it is of this version) of each row that is of a step's kernel."""
+    rows = record.get("rows", record.get("runs", []))
+    named = rows.items() if isinstance(rows, Mapping) else (
+        (row.get("kernel", row.get("name", "")), row) for row in rows
+    )  # fmt: skip
+    for name, row in named:
+        stem = name.partition(" ")[0]
+        if "source_hash" in row and stem in ladder:
+            yield stem, row["source_hash"] == ladder[stem]().source_hash
+
+
+def _commits(record: Mapping) -> Iterator[object]:
+    for part in [record.get("provenance", {}), *record.get("sessions", [])]:
+        if "commit" in part:
+            yield part["commit"]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m sgemm_lab release`: 0 if all that is recorded is of these kernels, else 1."""
+    argparse.ArgumentParser(
+        prog="python -m sgemm_lab release", description=main.__doc__
+    ).parse_args(argv)
+    told = outdated()
+    print("\n".join(told) or "Everything recorded is of these kernels.")
+    return int(bool(told))
