@@ -10,7 +10,7 @@ from sgemm_lab.run.profile import accesses, executed_accesses
 from sgemm_lab.show import sketches
 from sgemm_lab.simt.accesses import WarpAccess
 
-VARIANTS = [v for step in ladder if step.function for v in {step(), step.variants()[0]}]
+VARIANTS = list(dict.fromkeys(v for s in ladder if s.function for v in (s(), s.variants()[0])))
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.key)

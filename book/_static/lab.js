@@ -1,6 +1,6 @@
 // What a style sheet can't know about a page: which boxes scroll, and which output is a table.
 (() => {
-  const BOXES = "pre, .lab div:has(> :is(table, svg)), .pst-scrollable-table-container, mjx-container[display]";
+  const BOXES = "pre, .lab div, .pst-scrollable-table-container, mjx-container[display]";
 
   // A box that scrolls can be reached by keyboard, and shows on which side there is more.
   const mark = (box) => {
@@ -39,16 +39,24 @@
     }).observe(article, { attributeFilter: ["class"], childList: true, subtree: true });
   });
 
-  // The names of two of the theme's buttons lack what stands on them.
   document.addEventListener("DOMContentLoaded", () => {
+    // The names of two of the theme's buttons lack what stands on them.
     for (const button of document.querySelectorAll(".search-button-field")) button.removeAttribute("aria-label");
     for (const button of document.querySelectorAll(".theme-switch-button")) {
-      const mute = () => button.querySelectorAll("[title], title").forEach((icon) => {
-        icon.removeAttribute("title");
-        if (icon.matches("title")) icon.remove();
-      });
+      const mute = () => {
+        for (const icon of button.querySelectorAll(".theme-switch")) {
+          icon.removeAttribute("title");
+          icon.setAttribute("aria-hidden", "true");
+          icon.replaceChildren(...[...icon.children].filter((part) => part.localName !== "title"));
+        }
+      };
       new MutationObserver(mute).observe(button, { childList: true }); // icons are drawn later
       mute();
+    }
+    // What is written in a chart is no excerpt of a page that a search finds.
+    if (typeof Search === "object") {
+      const text = Search.htmlToText;
+      Search.htmlToText = (html, anchor) => text(html.replace(/<svg[^]*?<\/svg>/g, ""), anchor);
     }
   });
 })();

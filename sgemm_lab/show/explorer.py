@@ -193,7 +193,7 @@ def _pane(variant: Variant, look: dict) -> str:
     tables = f"{_on_gpus(variant, runs, look)}{_counters(variant, look)}{recorded}"
     tables = re.sub(r"(?<=\d) (?=[\d%])", "\N{NO-BREAK SPACE}", tables)
     return (
-        f"<div class=lab><div class=two>{sketches.tiles(variant)}<p>{facts}</p></div>"
+        f"<div class=lab><div class=two><span>{sketches.tiles(variant)}</span><p>{facts}</p></div>"
         f"<div class=fit>{tables}</div></div>"
     )
 

@@ -59,8 +59,9 @@ def explore_ladder(step: int | None = None, directory=None) -> Explorer:
     shown = [run for key in found if key[1] in sizes for _, run in found[key]]
     measured = {run.gpu for run in shown if run.kind == "measured"}
     first = next((gpu for gpu in gpus if gpu in measured), gpus[0])
+    opens = next((N for N in SIZES if N in sizes and (first, N) in found), sizes[-1])
     selectors = [
-        buttons("N", [(str(N), N) for N in sizes], next(N for N in SIZES if (first, N) in found)),
+        buttons("N", [(str(N), N) for N in sizes], opens),
         buttons(
             "GPU",
             [(short(devices[gpu]), gpu) for gpu in gpus],
@@ -115,7 +116,7 @@ def _pane(kernels: Sequence[tuple[str, Run]], unit: str, step: int | None) -> st
     rows = []
     for (name, run), amount in zip(kernels, values, strict=True):
         here = " class=x" if name in marked else ""
-        bar = f"<i style=--w:{amount / most:.3f}></i>" if amount else ""
+        bar = f"<i style=--w:{min(1, amount / most):.3f}></i>" if amount else ""
         words = digits(amount) + " *" * run.stale
         rows.append(f"<tr{here}><th scope=row>{escape(name)}<td>{bar}{words}")
     kinds = dict.fromkeys(run.kind for _, run in kernels)

@@ -187,10 +187,8 @@ def banks(*panels: tuple[str, WarpAccess]) -> Bundle:
         spots = sorted((int(n), int(word % BANKS)) for n, row in zip(lanes, needed, strict=True)
                        for word in row)  # fmt: skip
         words, used = len(np.unique(needed)), len({bank for _, bank in spots})
-        groups = access.wavefronts - access.conflicts
-        if 32 % groups == 0:
-            cuts = (top + 32 // groups * n * cell for n in range(1, groups))
-            parts += [path([(left, y), (left + panel, y)], "lf") for y in cuts]
+        cuts = (top + lane * cell for lane in range(access.together, 32, access.together))
+        parts += [path([(left, y), (left + panel, y)], "lf") for y in cuts]
         parts += [text(left, 14, title, "b")]
         parts += [text(left, 32, f"{words} words in {used} bank{'s' * (used != 1)}", "m s")]
         parts += [text(left, 50, f"wavefronts: {access.wavefronts}", f"{tone} s")]

@@ -14,7 +14,7 @@ from sgemm_lab.simt.accesses import WarpAccess
 from sgemm_lab.simt.counters import BANKS, SECTOR, WARP
 
 STYLE = """<style>
-.lab svg.k{width:auto;min-width:0;max-width:100%}.lab .k text{font-size:11px}
+.lab.lab.lab svg.k{width:auto;min-width:0;max-width:100%}.lab .k text{font-size:11px}
 .lab .k .sa{stroke:var(--a)}.lab .k .sw{stroke:var(--a);stroke-opacity:.3}
 .lab .k .sf{stroke:var(--f)}.lab .k .si{stroke:var(--i);fill:none}
 </style>"""
