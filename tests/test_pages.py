@@ -225,15 +225,14 @@ def out_of_reach(html: str) -> str:
     return html.replace("</head>", f"<script>{script}</script></head>")
 
 
-@pytest.mark.parametrize("name", ["book/03_index_in_register", "book/limits"])
 @pytest.mark.parametrize("change, choose", [
     (unlinked, checks.by_mouse),
     (all_at_once, checks.by_mouse),
     (swapped, checks.by_mouse),
     (out_of_reach, checks.by_keyboard),
 ])  # fmt: skip
-def test_an_explorer_that_shows_another_pane_is_found(browser, site, name, change, choose):
-    with shown(browser, site, name, change=change) as view:
+def test_an_explorer_that_shows_another_pane_is_found(browser, site, change, choose):
+    with shown(browser, site, "book/limits", change=change) as view:
         assert wrong(explorers(view), choose) != []
 
 
@@ -246,12 +245,13 @@ def test_search_finds_bank_conflicts(browser, site):
         view.page.keyboard.type("bank conflict")
         view.page.keyboard.press("Enter")
         results = view.page.locator("#search-results ul.search > li")
-        results.first.wait_for()
-        titles = [result.locator("a").first.inner_text() for result in results.all()[:2]]
-        assert titles == ["Glossary", "4. Bank conflicts"]
-        results.nth(1).locator("a").first.click()
-        assert view.page.locator(".bd-article h1").inner_text().startswith("4. Bank conflicts")
+        chapter = results.filter(has_text="4. Bank conflicts").first
+        chapter.wait_for()
+        assert chapter.evaluate("li => [...li.parentNode.children].indexOf(li)") < 5
+        view.page.wait_for_load_state("networkidle")  # the excerpts are there
         assert view.wrong == []
+        chapter.locator("a").first.click()
+        assert view.page.locator(".bd-article h1").inner_text().startswith("4. Bank conflicts")
 
 
 def test_the_title_page_has_one_chart_and_three_ways_in(browser, site):

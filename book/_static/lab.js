@@ -1,6 +1,14 @@
 // What a style sheet can't know about a page: which boxes scroll, and which output is a table.
 (() => {
   const BOXES = "pre, .lab div, .pst-scrollable-table-container, mjx-container[display]";
+  const PRINTED = ".output > pre, .output > .highlight > pre";
+
+  // Printed columns stay columns where they don't fit; everything else that is printed wraps.
+  const hasColumns = (box) => {
+    const lines = box.textContent.split("\n").filter((line) => /\S {2,}\S/.test(line));
+    const character = 0.61 * parseFloat(getComputedStyle(box).fontSize);
+    return lines.some((line) => line.length * character > box.clientWidth - 32);
+  };
 
   // A box that scrolls can be reached by keyboard, and shows on which side there is more.
   const mark = (box) => {
@@ -8,19 +16,22 @@
     box.classList.toggle("scrolls", hidden > 1);
     box.classList.toggle("more", hidden - box.scrollLeft > 1);
     if (hidden > 1) box.tabIndex = 0;
-    else if (box.tabIndex === 0) box.removeAttribute("tabindex");
+    else box.removeAttribute("tabindex");
   };
-  const sizes = new ResizeObserver((seen) => seen.forEach(({ target }) => mark(target)));
-  const known = new WeakSet();
+  const sizes = new ResizeObserver((seen) => {
+    for (const { target } of seen) {
+      if (target.matches(PRINTED)) target.classList.toggle("columns", hasColumns(target));
+      mark(target);
+    }
+  });
 
+  const known = new WeakSet();
   const look = (article) => {
     for (const box of article.querySelectorAll(BOXES)) {
       if (known.has(box)) continue;
       known.add(box);
       sizes.observe(box);
       box.addEventListener("scroll", () => mark(box), { passive: true });
-      // Printed columns stay columns; printed sentences wrap.
-      if (/\S {2,}\S/.test(box.textContent) && box.closest(".cell_output")) box.classList.add("columns");
     }
     // What the widgets' own code leaves out or gets wrong.
     for (const label of article.querySelectorAll('[title="null"]')) label.removeAttribute("title");
@@ -28,35 +39,37 @@
       button.setAttribute("aria-pressed", button.classList.contains("mod-active"));
   };
 
-  document.addEventListener("DOMContentLoaded", () => {
-    const article = document.querySelector(".bd-article");
-    if (!article) return;
-    look(article);
-    let due = 0; // widgets and formulas come later, in many small changes
-    new MutationObserver(() => {
-      cancelAnimationFrame(due);
-      due = requestAnimationFrame(() => look(article));
-    }).observe(article, { attributeFilter: ["class"], childList: true, subtree: true });
-  });
-
-  document.addEventListener("DOMContentLoaded", () => {
-    // The names of two of the theme's buttons lack what stands on them.
+  // The names of two of the theme's buttons lack what stands on them.
+  const rename = () => {
     for (const button of document.querySelectorAll(".search-button-field")) button.removeAttribute("aria-label");
     for (const button of document.querySelectorAll(".theme-switch-button")) {
       const mute = () => {
         for (const icon of button.querySelectorAll(".theme-switch")) {
           icon.removeAttribute("title");
           icon.setAttribute("aria-hidden", "true");
-          icon.replaceChildren(...[...icon.children].filter((part) => part.localName !== "title"));
+          icon.querySelector("title")?.remove();
         }
       };
-      new MutationObserver(mute).observe(button, { childList: true }); // icons are drawn later
       mute();
+      new MutationObserver(mute).observe(button, { childList: true }); // icons are drawn later
     }
+  };
+
+  document.addEventListener("DOMContentLoaded", () => {
+    rename();
     // What is written in a chart is no excerpt of a page that a search finds.
     if (typeof Search === "object") {
       const text = Search.htmlToText;
       Search.htmlToText = (html, anchor) => text(html.replace(/<svg[^]*?<\/svg>/g, ""), anchor);
     }
+    const article = document.querySelector(".bd-article");
+    if (!article) return;
+    let due = 0; // widgets and formulas come later, in many small changes
+    const later = () => {
+      cancelAnimationFrame(due);
+      due = requestAnimationFrame(() => look(article));
+    };
+    look(article);
+    new MutationObserver(later).observe(article, { attributeFilter: ["class"], childList: true, subtree: true });
   });
 })();
