@@ -411,9 +411,9 @@ def _median(launches: Sequence[Mapping], metric: str) -> float | None:
 
 def child_ncu() -> None:
     """The launches that ncu watches."""
-    from sgemm_lab.measure.bench import _Stand
+    from sgemm_lab.measure.bench import Stand
 
-    stand = _Stand()
+    stand = Stand()
     problem = stand.problem((NCU_N, NCU_N, NCU_N))
     for variant, dtype in profiled():
         call, _ = product(variant, problem, dtype)
@@ -440,12 +440,12 @@ def study(commit: str | None, locked: bool) -> dict:
     say("the GPU")
     from sgemm_lab.measure import bench, records, studies
 
-    stand = bench._Stand()
+    stand = bench.Stand()
     device = device_named(stand.gpu_name)
     if device is None:
         raise Unable(records.unknown_gpu(stand.gpu_name))
     stand.heat_up()
-    with bench._Monitor(stand.bus_id) as monitor:
+    with bench.Monitor(stand.bus_id) as monitor:
         rows = gpu(stand)
         sampled = bench.summary(monitor.samples())
     say("Nsight Compute")
@@ -459,7 +459,7 @@ def study(commit: str | None, locked: bool) -> dict:
         "provenance": {
             **stand.provenance(),
             **sampled,
-            "persistence": bench._smi(stand.bus_id, "persistence_mode")[0] or None,
+            "persistence": bench.smi(stand.bus_id, "persistence_mode")[0] or None,
             "numpy": np.__version__,
             "ncu": known["ncu"],
             "date": datetime.now(UTC).date().isoformat(),

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from sgemm_lab.devices import device_named  # noqa: E402
-from sgemm_lab.measure.bench import NO_GPU, _commit, _Stand  # noqa: E402
+from sgemm_lab.measure.bench import NO_GPU, Stand, commit_here  # noqa: E402
 from sgemm_lab.measure.limits import validate  # noqa: E402
 from sgemm_lab.paths import MEASUREMENTS  # noqa: E402
 from sgemm_lab.run.backend import cp, gpu_available  # noqa: E402
@@ -74,7 +74,7 @@ class Unit:
     """The GPU, with the kernels of throughput.cu compiled for each width."""
 
     def __init__(self):
-        self.stand = _Stand()
+        self.stand = Stand()
         code = SOURCE.read_text()
         self.modules = {w: cp.RawModule(code=code, options=(f"-DWORDS={w}",)) for w in WIDTHS}
         self.sms = cp.cuda.Device().attributes["MultiProcessorCount"]
@@ -234,7 +234,7 @@ def record(unit: Unit, commit: str | None, progress: Callable = iter) -> dict:
     device = device_named(unit.stand.gpu_name)
     provenance = unit.stand.provenance() | {
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit or _commit(),
+        "commit": commit or commit_here(),
         "protocol": PROTOCOL,
     }
     return {

@@ -27,6 +27,7 @@ class Device:
     tdp_w: int
     source: str
     fp32_lanes: int  # fused multiply-adds an SM starts a cycle
+    fp64_lanes: int  # the same in double precision, tensor cores aside
     shared_bytes_per_cycle: int  # an SM, loads and stores together
     shared_per_sm: int
     shared_per_block_optin: int  # with cudaFuncSetAttribute
@@ -35,6 +36,7 @@ class Device:
     blocks_per_sm: int
     shared_per_block: int = 48 * KIB  # static, on every architecture
     registers_per_sm: int = 65536  # 32-bit
+    base_mhz: int | None = None  # the clock that power and heat always allow, where it matters here
 
     @property
     def arch(self) -> str:
@@ -51,20 +53,25 @@ class Device:
         """Peak FP32 rate at the boost clock, 10¹² FLOP a second; an FMA counts as two."""
         return self.sms * self.fp32_lanes * 2 * self.clock_mhz * 1e-6
 
+    @property
+    def fp64_tflops(self) -> float:
+        """The same in double precision, without tensor cores."""
+        return self.sms * self.fp64_lanes * 2 * self.clock_mhz * 1e-6
+
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability" and its table of
 # arithmetic throughput. Turing's 64 bytes a cycle: Jia et al., "Dissecting the NVidia Turing T4 GPU
 # via Microbenchmarking" (2019); the others deliver 32 banks × 4 bytes.
 _SM_FACTS = (
-    "fp32_lanes", "shared_bytes_per_cycle", "shared_per_sm", "shared_per_block_optin",
+    "fp32_lanes", "fp64_lanes", "shared_bytes_per_cycle", "shared_per_sm", "shared_per_block_optin",
     "shared_reserved_per_block", "threads_per_sm", "blocks_per_sm",
 )  # fmt: skip
 _SM = {
-    (7, 5): (64, 64, 64 * KIB, 64 * KIB, 0, 1024, 16),
-    (8, 0): (64, 128, 164 * KIB, 163 * KIB, KIB, 2048, 32),
-    (8, 6): (128, 128, 100 * KIB, 99 * KIB, KIB, 1536, 16),
-    (8, 9): (128, 128, 100 * KIB, 99 * KIB, KIB, 1536, 24),
-    (9, 0): (128, 128, 228 * KIB, 227 * KIB, KIB, 2048, 32),
+    (7, 5): (64, 2, 64, 64 * KIB, 64 * KIB, 0, 1024, 16),
+    (8, 0): (64, 32, 128, 164 * KIB, 163 * KIB, KIB, 2048, 32),
+    (8, 6): (128, 2, 128, 100 * KIB, 99 * KIB, KIB, 1536, 16),
+    (8, 9): (128, 2, 128, 100 * KIB, 99 * KIB, KIB, 1536, 24),
+    (9, 0): (128, 64, 128, 228 * KIB, 227 * KIB, KIB, 2048, 32),
 }
 
 
@@ -77,8 +84,8 @@ devices: Mapping[str, Device] = MappingProxyType({
     device.key: device
     for device in (
         _device("t4", "T4", "Tesla T4", (7, 5), sms=40, clock_mhz=1590, dram_gbs=320, l2_mib=4,
-                tdp_w=70, source="NVIDIA T4 data sheet (8.1 TFLOPS); clock and L2 as reported by "
-                "CUDA's deviceQuery"),
+                tdp_w=70, base_mhz=585, source="NVIDIA T4 data sheet (8.1 TFLOPS); clock and L2 as "
+                "reported by CUDA's deviceQuery; base clock: NVIDIA T4 product brief"),
         _device("rtx2080s", "RTX 2080 Super", "GeForce RTX 2080 SUPER", (7, 5), sms=48,
                 clock_mhz=1815, dram_gbs=496, l2_mib=4, tdp_w=250,
                 source="NVIDIA, GeForce RTX 2080 Super specifications (3072 cores, 1815 MHz); "

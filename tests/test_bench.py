@@ -88,8 +88,8 @@ def install(monkeypatch):
         monkeypatch.setattr(bench_module, "cp", fake)
         monkeypatch.setattr(bench_module, "prepare", gpu.prepare)
         monkeypatch.setattr(bench_module, "gpu_available", lambda: True)
-        monkeypatch.setattr(bench_module, "_smi", lambda bus_id, *fields: ["580.1"])
-        monkeypatch.setattr(bench_module._Stand, "heat_up", lambda self: None)
+        monkeypatch.setattr(bench_module, "smi", lambda bus_id, *fields: ["580.1"])
+        monkeypatch.setattr(bench_module.Stand, "heat_up", lambda self: None)
         return gpu
 
     return use
@@ -206,7 +206,16 @@ def test_a_time_limit_ends_it_and_missing_goes_on(install, tmp_path, capsys, mon
     assert "32" not in {line.split()[4] for line in capsys.readouterr().out.splitlines()[1:-1]}
 
 
-def test_with_nothing_named_it_measures_what_the_book_shows():
+def test_with_nothing_named_it_measures_what_the_book_shows(install, tmp_path, monkeypatch):
+    install(FakeGpu())
+    shown = [((32, 32, 32), ladder[2]()), ((32, 32, 64), ladder[5](TM=8))]
+    monkeypatch.setattr(bench_module, "book", lambda: shown)
+    assert main(["--out", str(tmp_path / "h200.json")]) == 0
+    found = {((run.M, run.N, run.K), run.kernel) for run in records.load(tmp_path)}
+    assert found == {(size, variant.key) for size, variant in shown}
+
+
+def test_the_book_shows_every_setting_and_the_defaults_first():
     points = bench_module.book()
     assert len(points) == len(set(points))
     every = {v for step in ladder if step.function for v in step.variants()} | {ladder[0]()}
@@ -283,7 +292,7 @@ def test_another_driver_is_not_mixed_in(install, tmp_path, monkeypatch, capsys):
     install(FakeGpu())
     out = tmp_path / "h200.json"
     assert main(["1", "--sizes", "64", "--out", str(out)]) == 0
-    monkeypatch.setattr(bench_module, "_smi", lambda bus_id, *fields: ["600.0"])
+    monkeypatch.setattr(bench_module, "smi", lambda bus_id, *fields: ["600.0"])
     assert main(["1", "--sizes", "64", "--out", str(out)]) == 1
     assert "Not recorded" in capsys.readouterr().err
 

@@ -60,13 +60,30 @@ def follow_links(shown):
         setattr(target, trait, getattr(source, name))
 
 
-def test_each_choice_shows_its_own_pane(tiled):
-    selectors, stack = parts(tiled)
-    for setting, pane in tiled.panes.items():
+def wrong_choices(shown, selectors, stack):
+    """The choices at which another pane than theirs is to be seen."""
+    found = []
+    for setting, pane in shown.panes.items():
         for selector, value in zip(selectors, setting, strict=True):
             selector.value = value
-        follow_links(tiled)
-        assert visible(stack) is pane
+        follow_links(shown)
+        if visible(stack) is not pane:
+            found.append(setting)
+    return found
+
+
+def test_each_choice_shows_its_own_pane(tiled):
+    assert wrong_choices(tiled, *parts(tiled)) == []
+
+
+def test_a_link_that_is_missing_would_be_noticed():
+    broken = explore(2)
+    del broken.widget.links[0]
+    assert wrong_choices(broken, *parts(broken)) != []
+
+
+def test_a_selectors_name_says_what_it_is(tiled):
+    assert [selector.tooltip for selector in parts(tiled)[0]] == ["TILE", "ACCUMULATORS", "LAYOUT"]
 
 
 def test_links_work_in_the_browser_without_python(tiled):

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from sgemm_lab.devices import devices
 from sgemm_lab.ladder import ladder
 from sgemm_lab.measure import others, studies
 from sgemm_lab.measure.limits import limits
@@ -121,7 +122,7 @@ def test_a_clock_that_suffices_is_the_share_of_the_boost_clock():
                                             (row[3], "".join(row[4:6]), *row[6:]))  # fmt: skip
     assert percent == pytest.approx(100 * gflops / bound, abs=0.6)
     assert mhz == pytest.approx(1590 * gflops / bound, abs=2)
-    assert at_base == pytest.approx(100 * mhz / others.T4_BASE_MHZ, abs=1)
+    assert at_base == pytest.approx(100 * mhz / devices["t4"].base_mhz, abs=1)
 
 
 def test_r1s_bytes_are_its_rate_times_its_time():

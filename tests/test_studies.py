@@ -27,7 +27,7 @@ TOOK = {"import_ms": 300, "context_ms": 200, "arrays_ms": 2, "module_ms": 90, "s
 
 
 class Stand:
-    """What the script uses of bench's `_Stand`; kernels run for real, on what `cp` is here. Every
+    """What the script uses of bench's `Stand`; kernels run for real, on what `cp` is here. Every
     call takes a millisecond, and two in float64."""
 
     gpu_name, bus_id = "NVIDIA H200", "0"
@@ -73,10 +73,10 @@ def machine(monkeypatch):
         return call, C
 
     monkeypatch.setattr(script, "product", labelled)
-    monkeypatch.setattr(bench, "_Stand", Stand)
-    monkeypatch.setattr(bench, "_smi", lambda bus_id, *fields: ["Enabled"])
+    monkeypatch.setattr(bench, "Stand", Stand)
+    monkeypatch.setattr(bench, "smi", lambda bus_id, *fields: ["Enabled"])
     monkeypatch.setattr(
-        bench, "_Monitor", lambda bus: contextlib.nullcontext(SimpleNamespace(samples=list))
+        bench, "Monitor", lambda bus: contextlib.nullcontext(SimpleNamespace(samples=list))
     )
     monkeypatch.setattr(script, "_process", lambda variant, N, cache: copy.deepcopy(TOOK))
     monkeypatch.setattr(script, "_ncu", lambda control: asked.append(control) or log())
@@ -289,7 +289,7 @@ def test_the_t4s_float64_pipe_is_a_32nd_of_its_float32_and_the_h200s_half():
     from sgemm_lab.devices import devices
 
     for gpu, share in (("t4", 32), ("h200", 2), ("a100", 2), ("l4", 64)):
-        assert 1e3 * devices[gpu].fp32_tflops / studies.fp64_gflops(gpu) == pytest.approx(share)
+        assert devices[gpu].fp32_tflops / devices[gpu].fp64_tflops == pytest.approx(share)
 
 
 def test_every_committed_study_is_valid():

@@ -34,7 +34,6 @@
       box.addEventListener("scroll", () => mark(box), { passive: true });
     }
     // What the widgets' own code leaves out or gets wrong.
-    for (const label of article.querySelectorAll('[title="null"]')) label.removeAttribute("title");
     for (const button of article.querySelectorAll(".widget-toggle-button"))
       button.setAttribute("aria-pressed", button.classList.contains("mod-active"));
   };

@@ -2,8 +2,9 @@
 
 How one figure comes about (the same text goes into the record, see `PROTOCOL`):
 
-1. A, B are standard normal float32, the same arrays for the kernel and for cuBLAS; β = 0. The
-   result is compared with float64 before anything is timed, so TF32 in cuBLAS would be noticed too.
+1. A, B are standard normal float32, the same arrays for cuBLAS and for all kernels at one size;
+   β = 0. The result is compared with float64 before anything is timed, so TF32 in cuBLAS would be
+   noticed too.
 2. Both run until two rounds agree within 3 %.
 3. Pairs: kernel and cuBLAS alternate, and so does which goes first, so that a drifting clock hits
    both. Before each measurement a buffer larger than L2 is overwritten: the data come from DRAM.
@@ -150,16 +151,16 @@ def measure(
     end = time.monotonic() + 60 * minutes
     taken, message, last = [], "", None
     # Arrays stay where they are: made anew at a size, cuBLAS took 2 % more or less on an H200
-    problems: dict[Size, _Problem] = {}
-    stand = _Stand()
+    problems: dict[Size, Problem] = {}
+    stand = Stand()
     provenance, started = stand.provenance(), datetime.now(UTC)
     stand.heat_up()
-    with _Monitor(stand.bus_id) as monitor:
+    with Monitor(stand.bus_id) as monitor:
 
         def so_far(message: str = "") -> Bench:
             samples = monitor.samples()
             done = [run | during(samples, *span) for run, span in taken]
-            session = {"started": f"{started:%Y-%m-%dT%H:%M:%SZ}", "commit": _commit(),
+            session = {"started": f"{started:%Y-%m-%dT%H:%M:%SZ}", "commit": commit_here(),
                        "protocol": PROTOCOL} | summary(samples)  # fmt: skip
             return Bench(tuple(done), stand.gpu_name, provenance, session, message)
 
@@ -217,7 +218,7 @@ def _round(value: float) -> float:
 
 
 @dataclass
-class _Problem:
+class Problem:
     """The arrays of one size, on the GPU, and what the rows `rows` of C must be."""
 
     size: Size
@@ -242,7 +243,7 @@ def gpu_name() -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
-class _Stand:
+class Stand:
     """One GPU set up for timing: its stream, a buffer to flush L2 with, and cuBLAS."""
 
     def __init__(self):
@@ -285,7 +286,7 @@ class _Stand:
 
     # -- what is timed
 
-    def problem(self, size: Size) -> _Problem:
+    def problem(self, size: Size) -> Problem:
         M, N, K = size
         random = np.random.default_rng(0)
         a, b = (random.standard_normal(s, dtype=np.float32) for s in ((M, K), (K, N)))
@@ -295,9 +296,9 @@ class _Stand:
         exact, wide = A[rows].astype(np.float64), B.astype(np.float64)
         expected = exact @ wide
         bound = math.sqrt(K) * float(np.finfo(np.float32).eps) * (cp.abs(exact) @ cp.abs(wide))
-        return _Problem(size, A, B, C, rows, expected, bound)
+        return Problem(size, A, B, C, rows, expected, bound)
 
-    def check(self, variant: Variant, problem: _Problem) -> None:
+    def check(self, variant: Variant, problem: Problem) -> None:
         """Raises RuntimeError unless C is right, in 32 of its rows, element by element."""
         problem.C.fill(np.nan)
         problem.call(variant)()
@@ -310,7 +311,7 @@ class _Stand:
                 f"is {worst:.3g} times √K·eps·(|A||B|). Nothing was timed."
             )
 
-    def measure(self, variant: Variant, problem: _Problem, seconds: float) -> dict:
+    def measure(self, variant: Variant, problem: Problem, seconds: float) -> dict:
         """One entry of a record: `variant` at the problem's size, paired with cuBLAS."""
         for each in (variant, self.cublas):
             self.check(each, problem)
@@ -360,8 +361,7 @@ class _Stand:
         from cupy.cuda import cublas, device, nvrtc
 
         return {
-            "driver": _smi(self.bus_id, "driver_version")[0]
-            or f"CUDA {runtime.driverGetVersion()}",
+            "driver": smi(self.bus_id, "driver_version")[0] or f"CUDA {runtime.driverGetVersion()}",
             "cuda": _dotted(runtime.runtimeGetVersion()),
             "nvrtc": ".".join(map(str, nvrtc.getVersion())),
             "cublas": str(cublas.getVersion(device.get_cublas_handle())),
@@ -387,7 +387,7 @@ def _dotted(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def _commit() -> str | None:
+def commit_here() -> str | None:
     """The commit of the kernels, "+changes" where files differ from it; None where unknown."""
 
     def git(*arguments: str) -> str:
@@ -402,7 +402,7 @@ def _commit() -> str | None:
     return None
 
 
-def _smi(bus_id: str, *fields: str) -> list[str]:
+def smi(bus_id: str, *fields: str) -> list[str]:
     """What nvidia-smi says about one GPU; empty strings where it is missing."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         line = subprocess.check_output(
@@ -426,11 +426,11 @@ class Sample:
     reasons: int | None
 
 
-class _Monitor:
+class Monitor:
     """Samples the GPU in the background, by nvidia-smi where there is one."""
 
     def __init__(self, bus_id: str):
-        known = (name for name in _REASONS if _smi(bus_id, name)[0].startswith("0x"))
+        known = (name for name in _REASONS if smi(bus_id, name)[0].startswith("0x"))
         fields = ["timestamp", *_SAMPLED.values(), next(known, "pstate")]
         self.command = ["nvidia-smi", f"--id={bus_id}", f"--query-gpu={','.join(fields)}",
                         "--format=csv,noheader,nounits", "--loop-ms=100"]  # fmt: skip

@@ -15,7 +15,6 @@ Assumed, not measured: that a wavefront that is not full needs Turing's shared m
 on sm_90; that L2 holds nothing of A and B before the launch (else DRAM's time is no bound).
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -153,10 +152,7 @@ def measured(device: Device | str, directory: Path = MEASUREMENTS) -> dict | Non
 
 @lru_cache(maxsize=8)
 def _file(path: Path, changed: int) -> dict:
-    try:
-        record = json.loads(path.read_text("utf-8"))
-    except json.JSONDecodeError as error:
-        raise records.RecordError(f"{path.name}: not complete JSON ({error}).") from None
+    record = records.read_json(path)
     validate(record, path.name)
     return record
 

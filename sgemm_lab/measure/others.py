@@ -15,8 +15,6 @@ from sgemm_lab.measure.limits import limits
 from sgemm_lab.measure.records import Run
 from sgemm_lab.paths import MEASUREMENTS
 
-T4_BASE_MHZ = 585  # NVIDIA T4 product brief: the clock that power and heat always allow
-
 # What R1 read off Nsight Compute for its tiled kernel on a T4 at N = 2048, by TILE; conflicts 0 at
 # both. The times are in t4-r1.json.
 R1_NSIGHT = {

@@ -135,9 +135,8 @@ def validate(record: Mapping, where: str = "record") -> None:
         if run["session"] >= len(record["sessions"]):
             raise RecordError(f"{at}: there is no session {run['session']}")
         for name in ("ms", "cublas_ms"):
-            low, middle, high = (run[name].get(k, run[name]["median"]) for k in _ORDER)
-            if not low <= middle <= high:
-                raise RecordError(f"{at}.{name}: min ≤ median ≤ max does not hold")
+            if wrong := schema.disorder(run[name]):
+                raise RecordError(f"{at}.{name}: {wrong}")
         if identity(run) in seen:
             raise RecordError(f"{at}: the same kernel and size as an earlier run of this file")
         seen.add(identity(run))
@@ -149,9 +148,6 @@ def unknown_gpu(name: str) -> str:
         f"unknown GPU {name}. Known are {', '.join(devices)}; add its data sheet to "
         "sgemm_lab/devices.py first."
     )
-
-
-_ORDER = ("min", "median", "max")
 
 
 def identity(run: Mapping) -> tuple:
@@ -279,14 +275,15 @@ class Run:
     @property
     def stale(self) -> bool:
         """Whether the kernel's tokens have changed since this was measured."""
-        return _stale(self.step, self.source_hash)
+        return stale(self.step, self.source_hash)
 
 
 def _gflops(M: int, N: int, K: int, ms: float) -> float:
     return 2 * M * N * K / ms * 1e-6
 
 
-def _stale(step: int | None, source_hash: str | None) -> bool:
+def stale(step: int | str | None, source_hash: str | None) -> bool:
+    """Whether the tokens of a step's kernel, by number or stem, are no longer those of the hash."""
     from sgemm_lab.ladder import ladder
 
     if not source_hash or step not in ladder:

@@ -4,12 +4,12 @@ A page draws what was taken of another version of a kernel in grey; only a relea
 """
 
 import argparse
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sgemm_lab.ladder import ladder
+from sgemm_lab.measure import records
 from sgemm_lab.paths import MEASUREMENTS
 
 # What makes a file anew, by the first word of its name; what measures times is called by its GPU.
@@ -28,10 +28,11 @@ COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 def outdated(directory: Path = MEASUREMENTS) -> list[str]:
     """One sentence for each file of `directory` that this version of the kernels has outrun, or
-    that does not say where its kernels came from, with the command that makes it anew."""
+    that does not say where its kernels came from, with the command that makes it anew. Raises
+    RecordError for a file that is not whole."""
     told = []
     for path in sorted(Path(directory).glob("*.json")):
-        record = json.loads(path.read_text("utf-8"))
+        record = records.read_json(path)
         if record.get("kind") == "reported":
             continue
         where = f" on {record['gpu_name']}" if "gpu_name" in record else ""
@@ -59,7 +60,7 @@ def _kernels(record: Mapping) -> Iterator[tuple[str, bool]]:
     for name, row in named:
         stem = name.partition(" ")[0]
         if "source_hash" in row and stem in ladder:
-            yield stem, row["source_hash"] == ladder[stem]().source_hash
+            yield stem, not records.stale(stem, row["source_hash"])
 
 
 def _commits(record: Mapping) -> Iterator[object]:

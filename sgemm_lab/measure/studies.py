@@ -20,21 +20,10 @@ from pathlib import Path
 import fastjsonschema
 
 from sgemm_lab.devices import devices
-from sgemm_lab.ladder import ladder
-from sgemm_lab.measure import schema
+from sgemm_lab.measure import records, schema
 from sgemm_lab.measure.records import SCHEMA, RecordError, read_json, unknown_gpu
 from sgemm_lab.measure.schema import POSITIVE, SIZE, SPREAD, TEXT
 from sgemm_lab.paths import MEASUREMENTS
-
-# FP64 multiply-adds an SM starts a cycle: CUDA C++ Programming Guide, table of arithmetic
-# throughput, by compute capability.
-FP64_LANES = {(7, 5): 2, (8, 0): 32, (8, 6): 2, (8, 9): 2, (9, 0): 64}
-
-
-def fp64_gflops(gpu: str) -> float:
-    """Peak FP64 rate of a GPU's multiply-add pipe at the boost clock, tensor cores aside."""
-    device = devices[gpu]
-    return device.sms * FP64_LANES[device.capability] * 2 * device.clock_mhz * 1e-3
 
 
 def float64_text(source: str) -> str:
@@ -103,8 +92,8 @@ def validate(record: Mapping, where: str = "record") -> None:
             at = f"{where}: rows[{index}]"
             _validate_row[row["part"]](row)
             for name in (n for n, value in row.items() if isinstance(value, dict) and n != "ratio"):
-                if not row[name]["min"] <= row[name]["median"] <= row[name]["max"]:
-                    raise RecordError(f"{at}.{name}: min ≤ median ≤ max does not hold")
+                if wrong := schema.disorder(row[name]):
+                    raise RecordError(f"{at}.{name}: {wrong}")
             identity = tuple(row.get(name) for name in _IDENTITY)
             if identity in seen:
                 raise RecordError(f"{at}: the same measurement as an earlier row of this file")
@@ -165,5 +154,4 @@ def studied(directory: Path = MEASUREMENTS) -> list[str]:
 
 def stale(row: Mapping) -> bool:
     """Whether the kernel's tokens have changed since this row was measured."""
-    stem = row["kernel"].partition(" ")[0]
-    return "source_hash" in row and ladder[stem]().source_hash != row["source_hash"]
+    return records.stale(row["kernel"].partition(" ")[0], row.get("source_hash"))

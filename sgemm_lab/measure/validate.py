@@ -22,6 +22,7 @@ from sgemm_lab.measure import records
 from sgemm_lab.measure.bench import MAX_LAUNCHES, repeats
 from sgemm_lab.measure.records import Run
 from sgemm_lab.measure.release import COMMIT
+from sgemm_lab.measure.schema import disorder, spread
 from sgemm_lab.paths import MEASUREMENTS
 
 OLDEST = datetime(2022, 12, 8, tzinfo=UTC)  # CUDA 12.0 came out; the book needs 12
@@ -248,12 +249,8 @@ def _clocks(record: Mapping) -> Iterator[tuple[str, float]]:
     for name in ("sessions", "runs"):
         for index, each in enumerate(record.get(name, ())):
             if clock := each.get("clock_mhz"):
-                highest = _spread(clock)[2] if isinstance(clock, Mapping) else clock
+                highest = spread(clock)[2] if isinstance(clock, Mapping) else clock
                 yield f"{name}[{index}].clock_mhz", highest
-
-
-def _spread(values: Mapping) -> tuple[float, float, float]:
-    return tuple(values.get(name, values["median"]) for name in ("min", "median", "max"))
 
 
 def _machine_state(file: _File) -> Found:
@@ -303,9 +300,8 @@ def _macros(run: Mapping, file: _File) -> Found:
 
 def _order(run: Mapping, file: _File) -> Found:
     for name in ("ms", "cublas_ms"):
-        low, middle, high = _spread(run[name]) if name in run else (0, 0, 0)
-        if not low <= middle <= high:
-            yield f"{name}: min ≤ median ≤ max does not hold. Correct it."
+        if name in run and (wrong := disorder(run[name])):
+            yield f"{name}: {wrong}. Correct it."
 
 
 def _counts(run: Mapping, file: _File) -> Found:
@@ -315,7 +311,7 @@ def _counts(run: Mapping, file: _File) -> Found:
 
 
 def _ratio(run: Mapping, file: _File) -> Found:
-    (fastest, _, slowest), (least, _, most) = _spread(run["ms"]), _spread(run["cublas_ms"])
+    (fastest, _, slowest), (least, _, most) = spread(run["ms"]), spread(run["cublas_ms"])
     low, middle, high = (run["ratio"][name] for name in ("low", "median", "high"))
     least, most = least / slowest, most / fastest
     if not least * (1 - ROUNDED) <= low <= middle <= high <= most * (1 + ROUNDED):
@@ -330,7 +326,7 @@ def _rate(run: Mapping, file: _File) -> Found:
     clock = max(device.clock_mhz, *(clock for _, clock in _clocks(file.record)), 0)
     peak = device.fp32_tflops * clock / device.clock_mhz
     flop = 2e-9 * run["M"] * run["N"] * run["K"]
-    rates = {name: flop / _spread(run[name])[0] for name in ("ms", "cublas_ms") if name in run}
+    rates = {name: flop / spread(run[name])[0] for name in ("ms", "cublas_ms") if name in run}
     rates |= {"gflops": run["gflops"] / 1e3} if "gflops" in run else {}
     for name, rate in rates.items():
         if rate > peak:

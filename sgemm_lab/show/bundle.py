@@ -35,7 +35,7 @@ margin:1em 0;max-width:40rem;line-height:1.4}
 html[data-theme=dark] .lab,html[theme=dark] .lab,body[data-jp-theme-light=false] .lab{\
 --i:var(--lab-ink,#e6edf3);--m:var(--lab-muted,#9da7b3);--f:var(--lab-faint,#3d444d);\
 --a:var(--lab-accent,#ff9d5c);--p:var(--lab-paper,#121212)}
-.lab svg{display:block;width:100%;min-width:27rem;height:auto;stroke-linejoin:round}
+.lab svg[role=img]{display:block;width:100%;min-width:27rem;height:auto;stroke-linejoin:round}
 .lab text{font:13px system-ui,sans-serif;fill:var(--i)}
 .lab .m{fill:var(--m)}.lab .a{fill:var(--a)}.lab .b{font-weight:600}.lab .s{font-size:11px}
 .lab .f{fill:var(--f)}.lab .w{fill:var(--a);fill-opacity:.25}.lab .n{fill:none}

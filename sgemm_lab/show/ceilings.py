@@ -17,7 +17,6 @@ from sgemm_lab.show.bundle import (
     FAINT,
     INK,
     MUTED,
-    STYLE,
     Bundle,
     Cell,
     figure,
@@ -25,9 +24,9 @@ from sgemm_lab.show.bundle import (
     table_html,
     table_text,
 )  # fmt: skip
-from sgemm_lab.show.explorer import GPUS, Explorer, Pane, nest
+from sgemm_lab.show.explorer import GPUS, Explorer, assemble, buttons, menu
 from sgemm_lab.show.labels import digits, names, short
-from sgemm_lab.show.tables import STALE, bar, captioned
+from sgemm_lab.show.tables import STALE, bar, captioned, worded
 
 _WORDS = """<style>
 .lab .how{display:block;min-width:9em;text-align:left;white-space:normal}
@@ -83,7 +82,12 @@ def ceilings(variant: Variant | Step, gpu: str = "h200", N: int = 4096, director
     variant, device = as_variant(variant), devices[gpu]
     look = {"directory": directory} if directory else {}
     found = limits(variant, device, N, N, N, **look)
-    header = [f"{names([variant])[0]}, {short(device)}, N = {N}", "ms", "TFLOPS", _words("how")]
+    header = [
+        f"{names([variant])[0]}, {short(device)}, N = {N}",
+        "ms",
+        "TFLOPS",
+        worded("how", "how"),
+    ]
     rows = _rows(found, _recorded(variant, device, N, look))
     return captioned(header, rows, f"{_BOUND} {_origin(found, device, look)}", _WORDS)
 
@@ -101,24 +105,19 @@ def _rows(found: Limits, runs: Sequence[Run]) -> list[list]:
 
     def row(name: str, ms: float, how: str, marked: bool = False) -> list:
         label = Cell(name, f'<b class="x">{name}</b>') if marked else name
-        return [label, bar(ms, most, marked), digits(found.flops / ms * 1e-9), _words(how)]
+        return [label, bar(ms, most, marked), digits(found.flops / ms * 1e-9), worded(how, "how")]
 
     rows = []
     for limit in found.rows:
         if limit.seconds is None:
-            rows.append([limit.name, "–", "–", _words(f"left out: {limit.how}")])
+            rows.append([limit.name, "–", "–", worded(f"left out: {limit.how}", "how")])
         else:
             rows.append(row(limit.name, 1e3 * limit.seconds, limit.how, limit == found.binding))
     if part := found.uneven:
-        rows.append([part.name, bar(1e3 * part.seconds, most, False), "", _words(part.how)])
+        rows.append([part.name, bar(1e3 * part.seconds, most, False), "", worded(part.how, "how")])
     for run, ms in zip(runs, times, strict=True):
         rows.append(row(_named(run), ms, f"can't be less than {_share(found, run):.0f} % of this"))
     return rows
-
-
-def _words(text: str, kind: str = "how") -> Cell:
-    """A cell of words, which may break."""
-    return Cell(text, f'<span class="{kind}">{escape(text)}</span>')
 
 
 # ----------------------------------------------------------------------------- all kernels
@@ -135,7 +134,7 @@ def limiters(*variants: Variant | Step, gpu: str = "h200", N: int = 4096, direct
         runs = _recorded(variant, device, N, look)
         stale |= any(run.stale for run in runs)
         left_out |= dict.fromkeys(found.left_out)
-        first = [title, _words(str(found.binding), "why"), digits(found.gflops / 1e3)]
+        first = [title, worded(str(found.binding), "why"), digits(found.gflops / 1e3)]
         for run in runs:
             origin = digits(run.gflops / 1e3) + f", {run.label}" * (run.kind == "reported")
             rows.append([*first, origin + " *" * run.stale, f"{_share(found, run):.0f} %"])
@@ -291,43 +290,31 @@ def explore_limits(N: int = 4096, directory=None) -> Explorer:
     """Choose a step and a GPU, and see what each resource allows at M = N = K = `N`."""
     look = {"directory": directory} if directory else {}
     numbers = [step.number for step in steps if step.function]
-    plain = {"layout": widgets.Layout(), "style": Pane().style}
     panes, rows = {}, []
     for number in numbers:
         for gpu in GPUS:
             variant, device = steps[number](), devices[gpu]
             found = limits(variant, device, N, N, N, **look)
             runs = _recorded(variant, device, N, look)
-            table = table_html(["", "ms", "TFLOPS", _words("how")], _rows(found, runs))
+            table = table_html(["", "ms", "TFLOPS", worded("how", "how")], _rows(found, runs))
             told = "" if runs else "No run of this kernel is recorded on this GPU. "
             note = escape(told + _origin(found, device, look))
-            panes[number, gpu] = Pane(value=f'<div class="lab">{table}<p>{note}</p></div>', **plain)
+            panes[number, gpu] = f"<div class=lab>{table}<p>{note}</p></div>"
             best = max(runs, key=lambda run: run.gflops, default=None)
             rows.append([
                 number, device.name.split()[0], found.binding, digits(found.gflops / 1e3),
                 f"{digits(best.gflops / 1e3)}, {_named(best)}" if best else "–",
                 f"{_share(found, best):.0f} %" if best else "–",
             ])  # fmt: skip
-    chosen = widgets.Dropdown(
-        options=[(f"{n} {steps[n].title}", n) for n in numbers],
-        description="step",
-        value=numbers[1],
-        style={"description_width": "initial"},
-    )
-    gpu = widgets.ToggleButtons(
-        options=[(devices[key].name.split()[0], key) for key in GPUS],
-        value="h200",
-        description="GPU",
-        style={"button_width": "4em"},
-    )
-    stack, links = nest([chosen, gpu], [numbers, list(GPUS)], panes, ())
-    head = widgets.HTML(
-        value=f"{STYLE}{_WORDS}<div class='lab'><b>What limits it, N = {N}</b></div>"
-    )
-    note = widgets.HTML(value=f"<div class='lab'><p>{_BOUND}</p></div>")
-    box = widgets.VBox([head, chosen, gpu, stack, note])
-    box.add_class("lab")
-    box.links = links  # they live as long as the widget
     header = ["step", "GPU", "limit", "at most, TFLOPS", "recorded, TFLOPS", "share"]
     title = f"Explorer of what limits a step at N = {N}: choose step, GPU. {_BOUND}"
-    return Explorer(box, f"{title}\n\n{table_text(header, rows)}", panes)
+    return assemble(
+        f"{_WORDS}<div class=lab><b>What limits it, N = {N}</b></div>",
+        [
+            menu("step", [(f"{n} {steps[n].title}", n) for n in numbers], numbers[1]),
+            buttons("GPU", [(devices[key].name.split()[0], key) for key in GPUS], "h200"),
+        ],
+        panes,
+        f"{title}\n\n{table_text(header, rows)}",
+        [widgets.HTML(value=f"<div class=lab><p>{_BOUND}</p></div>")],
+    )

@@ -22,6 +22,7 @@ from sgemm_lab.measure.limits import limits
 from sgemm_lab.run.resources import occupancy
 from sgemm_lab.show import sketches
 from sgemm_lab.show.bundle import STYLE, table_html, table_text
+from sgemm_lab.show.labels import spaced
 from sgemm_lab.show.speeds import origin
 from sgemm_lab.show.tables import STALE
 
@@ -65,7 +66,7 @@ _STYLE = """<style>
 
 def assemble(
     head: str,
-    selectors: Sequence[widgets.ToggleButtons],
+    selectors: Sequence[widgets.ToggleButtons | widgets.Dropdown],
     panes: Mapping[tuple, str],
     text: str,
     below: Iterable[widgets.Widget] = (),
@@ -77,6 +78,9 @@ def assemble(
     plain = {"layout": widgets.Layout(), "style": Pane().style}
     made = {html: Pane(value=html, **plain) for html in dict.fromkeys(panes.values())}
     shown = {choice: made[html] for choice, html in panes.items()}
+    for selector in selectors:  # without one, a page says "null" of the name
+        tip = "tooltip" if selector.has_trait("tooltip") else "description_tooltip"
+        setattr(selector, tip, selector.description)
     values = [[value for _, value in selector.options] for selector in selectors]
     stack, links = nest(selectors, values, shown, ())
     box = widgets.VBox([widgets.HTML(value=STYLE + _STYLE + head), *selectors, stack, *below])
@@ -94,9 +98,23 @@ def buttons(
         value=value,
         description=name,
         tooltips=list(tooltips),
-        style={"button_width": width, "description_width": "9em"},
-        layout={"width": "auto", "margin": "0 0 0.5em"},
+        style={"button_width": width, "description_width": _NAME},
+        layout={"width": "auto", "margin": _BELOW},
     )
+
+
+def menu(name: str, options: Iterable[tuple[str, object]], value) -> widgets.Dropdown:
+    """A selector for many or long labels."""
+    return widgets.Dropdown(
+        options=list(options),
+        value=value,
+        description=name,
+        style={"description_width": _NAME},
+        layout={"width": "26em", "max_width": "100%", "margin": _BELOW},
+    )
+
+
+_NAME, _BELOW = "9em", "0 0 0.5em"  # the width of a selector's name, its margins
 
 
 def nest(selectors, values, panes, prefix) -> tuple[widgets.Widget, list]:
@@ -221,7 +239,7 @@ def _on_gpus(variant: Variant, runs: Mapping, look: dict) -> str:
         columns.append((
             used.registers, used.shared_bytes, used.spill_stores + used.spill_loads,
             round(100 * fit.fraction), fit.blocks, fit.limiter,
-            _spaced(round(bound.gflops)), bound.binding.name, share,
+            spaced(round(bound.gflops)), bound.binding.name, share,
         ))  # fmt: skip
     rows = [row for row in zip(_ON_A_GPU, *columns, strict=True)
             if any(row[1:]) or row[0] == "shared bytes a block"]  # fmt: skip
@@ -243,12 +261,8 @@ def _counters(variant: Variant, look: dict) -> str:
     for label, name in _COUNTED.items():
         here, there = getattr(mine, name), getattr(theirs, name)
         if here or there:
-            rows.append([label, _spaced(here), _spaced(there), _times(here, there)])
+            rows.append([label, spaced(here), spaced(there), _times(here, there)])
     return table_html(["counted at 256³", "this choice", "the default", ""], rows)
-
-
-def _spaced(value: int) -> str:
-    return f"{value:,}".replace(",", " ")
 
 
 def _times(here: float, there: float) -> str:
@@ -286,7 +300,7 @@ def _rate(run: records.Run | None) -> str:
     if run is None:
         return "–"
     share = f" ({run.pct_of_cublas:.0f} %)" if run.pct_of_cublas is not None else ""
-    return f"{_spaced(round(run.gflops))}{share}{' *' * run.stale}"
+    return f"{spaced(round(run.gflops))}{share}{' *' * run.stale}"
 
 
 _COLUMNS = ("threads", "registers", "occupancy", "sectors", "wavefronts", "bound", "GFLOPS")
@@ -306,9 +320,9 @@ def _summary(variant: Variant, look: dict) -> list[str]:
         str(variant.threads),
         str(used.registers),
         f"{100 * fit.fraction:.0f} %",
-        _spaced(counted.global_load_sectors),
-        _spaced(counted.shared_load_wavefronts),
-        _spaced(round(bound.gflops)),
+        spaced(counted.global_load_sectors),
+        spaced(counted.shared_load_wavefronts),
+        spaced(round(bound.gflops)),
         _rate(_runs(variant, look).get(("h200", "measured"), {}).get(BOUND_AT)),
     ]
 

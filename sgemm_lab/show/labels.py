@@ -45,9 +45,20 @@ def names(things: Sequence) -> list[str]:
     return [name(thing) for thing in things]
 
 
+def size(shape: tuple[int, int, int]) -> str:
+    """ "4096", or "8192×8192 ×4096", which may break."""
+    M, N, K = shape
+    return str(M) if M == N == K else f"{M}×{N} ×{K}"
+
+
+def spaced(value: float, decimals: int = 0) -> str:
+    """ "8 388 608"."""
+    return f"{value:,.{decimals}f}".replace(",", " ")
+
+
 def digits(value: float | None) -> str:
     """Three significant digits, at least the whole part; a dash for None."""
     if value is None:
         return "–"
     decimals = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
-    return f"{value:,.{decimals}f}".replace(",", " ")
+    return spaced(value, decimals)

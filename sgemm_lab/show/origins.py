@@ -12,8 +12,9 @@ from sgemm_lab.measure.gains import AGAIN, apart
 from sgemm_lab.measure.records import Run
 from sgemm_lab.measure.validate import throttled
 from sgemm_lab.paths import MEASUREMENTS
-from sgemm_lab.show.bundle import STYLE, Bundle, Cell, table_html, table_text
-from sgemm_lab.show.labels import short
+from sgemm_lab.show.bundle import Bundle, Cell
+from sgemm_lab.show.labels import short, size
+from sgemm_lab.show.tables import captioned
 
 
 def origins(directory: Path = MEASUREMENTS) -> Bundle:
@@ -36,7 +37,7 @@ def origins(directory: Path = MEASUREMENTS) -> Bundle:
     header = ["GPU", "measured by", "on", "with", "runs", "stale", "clock lowered"]
     named = dict.fromkeys(run.source for run in records.load(directory) if run.kind == "reported")
     caption = "Stale: of kernels that have changed since. " + " ".join(f"{each}." for each in named)
-    return _table(header, rows, caption)
+    return captioned(header, rows, caption)
 
 
 def _days(runs: Sequence[Run]) -> str:
@@ -58,13 +59,12 @@ def two_starts(first: Path = MEASUREMENTS / "h200.json", second: Path = AGAIN) -
         groups.setdefault((M * N * K, M, N, K), []).append(percent)
     rows = []
     for (_, M, N, K), found in sorted(groups.items()):
-        size = str(N) if M == N == K else f"{M}×{N}×{K}"
-        rows.append([size, len(found), f"{median(found):.2f} %", f"{max(found):.1f} %"])
+        rows.append([size((M, N, K)), len(found), f"{median(found):.2f} %", f"{max(found):.1f} %"])
     caption = (
         "How far the median times of one kernel are apart in two records, each from a start of the "
         "machine of its own."
     )
-    return _table(["N, or M×N×K", "kernels", "half of them within", "all within"], rows, caption)
+    return captioned(["N, or M×N×K", "kernels", "half of them within", "all within"], rows, caption)
 
 
 def wobble(N: int = 4096, gpu: str = "h200", directory: Path = MEASUREMENTS) -> Bundle:
@@ -88,16 +88,8 @@ def wobble(N: int = 4096, gpu: str = "h200", directory: Path = MEASUREMENTS) -> 
         "Apart: from the least to the greatest time, over the median. Wide: the 95 % interval of "
         "the median ratio, over that ratio."
     )
-    return _table(header, rows, caption)
+    return captioned(header, rows, caption)
 
 
 def _times(run: Run) -> tuple[float, float, float]:
     return run.ms_min, run.ms, run.ms_max
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence], caption: str) -> Bundle:
-    html = f'<figure class="lab">{STYLE}{table_html(header, rows)}'
-    return Bundle(
-        f"{html}<figcaption>{escape(caption)}</figcaption></figure>",
-        f"{table_text(header, rows)}\n\n{caption}",
-    )

@@ -9,6 +9,7 @@ from string import Formatter
 from sgemm_lab.ladder import Step, Variant, as_variant
 from sgemm_lab.ladder import ladder as steps
 from sgemm_lab.measure import records
+from sgemm_lab.measure.gains import Gain
 from sgemm_lab.measure.records import Run
 
 
@@ -72,15 +73,13 @@ def speedups(
 ) -> dict[int, float]:
     """How many times as fast `this` is as `that`, at every N of `sizes` where both are recorded.
 
-    The quotient of their shares of cuBLAS, each of its own session, or of their rates where there
-    is no cuBLAS. Raises LookupError where there is no such N.
+    As `gains` has it. Raises LookupError where there is no such N.
     """
     common = {run.N for run in _runs(this, gpu, label)} & {run.N for run in _runs(that, gpu, label)}
     found = {}
     for N in sorted(N for N in common if N in sizes):
-        pair = [recorded(kernel, N, gpu, label) for kernel in (this, that)]
-        over, under = (run.pct_of_cublas for run in pair)
-        found[N] = over / under if over and under else pair[0].gflops / pair[1].gflops
+        before, after = (recorded(kernel, N, gpu, label) for kernel in (that, this))
+        found[N] = Gain(before, after, floor=0).ratio
     if not found:
         raise LookupError(f"{this!r} and {that!r} have no N in common on {gpu} ({label})")
     return found

@@ -284,7 +284,7 @@ def shares(directory: Path = MEASUREMENTS) -> Bundle:
     rows, stale = [], False
     for run in others.tiled(directory):
         share, clock = others.share(run, directory=directory), devices[run.gpu].clock_mhz
-        at_base = others.share(run, others.T4_BASE_MHZ, directory) if run.gpu == "t4" else 2
+        at_base = others.share(run, devices["t4"].base_mhz, directory) if run.gpu == "t4" else 2
         who = "measured" if run.kind == "measured" else run.label
         size = str(run.N) if run.M == run.N == run.K else f"{run.M}×{run.N}×{run.K}"
         under = ", under Nsight" * others.profiled(run) + " *" * run.stale
@@ -299,7 +299,7 @@ def shares(directory: Path = MEASUREMENTS) -> Bundle:
         "Allowed: by the bound of our kernel at the boost clock, nearly all of it shared memory's; "
         "theirs may cost other wavefronts. MHz that suffice: at a lower clock our kernel could not "
         "be so fast. "
-        f"The T4's base clock is {others.T4_BASE_MHZ} MHz; a dash where that would not suffice."
+        f"The T4's base clock is {devices['t4'].base_mhz} MHz; a dash where that would not suffice."
         + STALE
         * stale
     )

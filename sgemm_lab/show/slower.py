@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import prod
 from pathlib import Path
 
@@ -22,17 +21,13 @@ from sgemm_lab.show.bundle import (
     FAINT,
     INK,
     MUTED,
-    STYLE,
     Bundle,
     Cell,
     figure,
     plot,
-    table_html,
-    table_text,
 )
-from sgemm_lab.show.labels import short
-
-STALE = " * measured with another version of a kernel."
+from sgemm_lab.show.labels import short, size
+from sgemm_lab.show.tables import STALE, captioned, worded
 
 
 def slower_steps(gpu: str = "h200", directory: Path = MEASUREMENTS) -> Bundle:
@@ -51,7 +46,7 @@ def slower_steps(gpu: str = "h200", directory: Path = MEASUREMENTS) -> Bundle:
         f"{devices[gpu].name}: times as fast as the step before. In brackets: slower. ~: no "
         "difference that can be told from two runs of one program (last row)."
     )
-    return _table([f"over the step before, {short(devices[gpu])}", *map(_size, sizes)], rows,
+    return captioned([f"over the step before, {short(devices[gpu])}", *map(size, sizes)], rows,
                   caption + STALE * any(gain.stale for gain in found))  # fmt: skip
 
 
@@ -77,15 +72,15 @@ def slower_settings(gpu: str = "h200", directory: Path = MEASUREMENTS) -> Bundle
             at = " ".join([*(f"{n}={v}" for n, v in others.items()), f"N={worst.after.N}"])
             rows.append(
                 [f"{step}: {macro} {less} → {more}", *_counts(found), f"{worst.ratio:.3f}",
-                 _words(at), _words(told(suspects(worst, directory)))]
+                 worded(at), worded(told(suspects(worst, directory)))]
             )  # fmt: skip
-    header = ["more of a macro", *VERDICTS, "lowest", _words("there"), _words("and there, worse")]
+    header = ["more of a macro", *VERDICTS, "lowest", worded("there"), worded("and there, worse")]
     caption = (
         f"{devices[gpu].name}: pairs of variants that differ in one macro, at one size, with at "
         "least one that can be told to be slower. Right: what else got worse in the worst pair."
     )
     stale = any(gain.stale for found in groups.values() for gain in found)
-    return _table(header, rows, caption + STALE * stale)
+    return captioned(header, rows, caption + STALE * stale)
 
 
 def slower_reports(directory: Path = MEASUREMENTS) -> Bundle:
@@ -107,7 +102,7 @@ def slower_reports(directory: Path = MEASUREMENTS) -> Bundle:
         f"{100 * gains.REPORTED:.0f} % counts as level. "
         + " ".join(f"{source}." for source in sources)
     )
-    return _table(["reported", *VERDICTS, "lowest", "at N"], rows, caption)
+    return captioned(["reported", *VERDICTS, "lowest", "at N"], rows, caption)
 
 
 def _counts(found: Iterable[Gain]) -> list[int]:
@@ -128,7 +123,7 @@ def suspicion(gpu: str = "h200", directory: Path = MEASUREMENTS) -> Bundle:
     rows = [[name, len(found), *_counts(found)] for name, found in having.items() if found]
     rows.append(["nothing of these", len(innocent), *_counts(innocent)])
     caption = f"{devices[gpu].name}: neighbouring steps, and settings that differ in one macro."
-    return _table(["what got worse", "pairs", *VERDICTS], rows, caption)
+    return captioned(["what got worse", "pairs", *VERDICTS], rows, caption)
 
 
 def told(worse: Mapping[str, str]) -> str:
@@ -243,29 +238,3 @@ _TICKS = (  # the coarsest of which at least three are in sight
 def _ticks(left: float, right: float) -> list[float]:
     seen = ([tick for tick in ticks if left <= tick <= right] for ticks in _TICKS)
     return next((ticks for ticks in seen if len(ticks) >= 3), [1])
-
-
-# ---------------------------------------------------------------------------------- small things
-
-
-def _size(shape: tuple[int, int, int]) -> str:
-    M, N, K = shape
-    return str(M) if M == N == K else f"{M}×{N} ×{K}"
-
-
-def _words(text: str) -> Cell:
-    return Cell(text, f'<span class="words">{escape(text)}</span>')
-
-
-_LOOK = (
-    "<style>.lab .words{display:block;min-width:11em;text-align:left;white-space:normal}"
-    ".lab.steps tr>:first-child{min-width:9em}</style>"
-)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence], caption: str) -> Bundle:
-    html = f'<figure class="lab steps">{STYLE}{_LOOK}{table_html(header, rows)}'
-    return Bundle(
-        f"{html}<figcaption>{escape(caption)}</figcaption></figure>",
-        f"{table_text(header, rows)}\n\n{caption}",
-    )

@@ -19,7 +19,7 @@ from sgemm_lab.ladder import ladder as steps
 from sgemm_lab.measure import limits, records
 from sgemm_lab.measure.records import Run
 from sgemm_lab.show.bundle import ACCENT, FAINT, INK, MUTED, PAPER, WIDTH, Bundle, figure, plot
-from sgemm_lab.show.labels import digits, line_name, short
+from sgemm_lab.show.labels import digits, line_name, short, spaced
 
 # --------------------------------------------------------------------------------- the ladder
 
@@ -283,7 +283,7 @@ def _line_chart(lines: Sequence[Line], device: Device, unit: str) -> Bundle:
     def draw(axes: Axes) -> None:
         axes.set_title(title)
         axes.set_xlabel("M = N = K")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", " "))
+        axes.yaxis.set_major_formatter(lambda value, _: spaced(value))
         axes.yaxis.set_major_locator(ticks := MaxNLocator(5, steps=(1, 2, 5, 10)))
         _draw(axes, lines, ticks.tick_values(0, peak)[-1], 0.08)
 

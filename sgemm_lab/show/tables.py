@@ -7,9 +7,10 @@ from sgemm_lab.devices import Device, devices
 from sgemm_lab.ladder import Step, Variant, as_variant
 from sgemm_lab.ladder import ladder as steps
 from sgemm_lab.measure import records
+from sgemm_lab.measure.gains import Gain
 from sgemm_lab.run.resources import REPORTED, occupancy
 from sgemm_lab.show.bundle import STYLE, Bundle, Cell, table_html, table_text
-from sgemm_lab.show.labels import digits, names, short
+from sgemm_lab.show.labels import digits, names, short, size, spaced
 from sgemm_lab.simt.counters import SECTOR, WARP, WAVEFRONT
 
 # ------------------------------------------------------------------------------ what it moves
@@ -94,7 +95,7 @@ def _classes(sides: list) -> list:
 
 
 def bar(value: float, most: float, accent: bool) -> Cell:
-    words = digits(value) if isinstance(value, float) else f"{value:,}".replace(",", " ")
+    words = digits(value) if isinstance(value, float) else spaced(value)
     width = f"{4 * value / most:.2f}" if most else "0"  # em
     style = ' class="x"' if accent else ""
     return Cell(words, f'<span{style}>{words}<u style="width:{width}em"></u></span>')
@@ -193,7 +194,7 @@ def results(*shapes: tuple[int, int, int], gpu: str = "h200", directory=None) ->
     rows.append(
         ["cuBLAS, TFLOPS", *(f"{run.gflops / 1e3:.1f}" if run else "–" for run in absolute)]
     )
-    header = [f"% of cuBLAS, {short(devices[gpu])}", *map(_shape, shapes)]
+    header = [f"% of cuBLAS, {short(devices[gpu])}", *map(size, shapes)]
     stale = any(run.stale for run in runs.values())
     return captioned(header, rows, "Marked: the fastest of a column." + STALE * stale)
 
@@ -230,21 +231,14 @@ def gains(N: int = 4096, gpu: str = "h200", directory=None) -> Bundle:
     runs = {run.step: run for run in _defaults(gpu, directory) if run.M == run.N == run.K == N}
     rows, before = [], None
     for number in sorted(set(runs) - {0}):
-        now = runs[number].ratio[1]
-        gain = f"×{now / before:.2f}" if before else ""
-        words = Cell(steps[number].summary, f'<span class="words">{steps[number].summary}</span>')
-        rows.append([_titled(number), words, gain, f"{100 * now:.0f}"])
+        now = runs[number]
+        gain = f"×{Gain(before, now, floor=0).ratio:.2f}" if before else ""
+        rows.append(
+            [_titled(number), worded(steps[number].summary), gain, f"{now.pct_of_cublas:.0f}"]
+        )
         before = now
-    what = Cell("what it does", '<span class="words">what it does</span>')
-    header = ["", what, "gain", "% of cuBLAS"]
-    return captioned(
-        header, rows, f"{devices[gpu].name}, measured, N = {N}, default variants.", _WORDS
-    )
-
-
-_WORDS = (
-    "<style>.lab .words{display:block;min-width:12em;text-align:left;white-space:normal}</style>"
-)
+    header = ["", worded("what it does"), "gain", "% of cuBLAS"]
+    return captioned(header, rows, f"{devices[gpu].name}, measured, N = {N}, default variants.")
 
 
 def bounds(*variants: Variant | Step, gpu: str = "t4", N: int = 1024, directory=None) -> Bundle:
@@ -284,7 +278,8 @@ def bounds(*variants: Variant | Step, gpu: str = "t4", N: int = 1024, directory=
     return captioned(header, rows, caption)
 
 
-_FIRST = "<style>.lab.steps tr>:first-child{min-width:9em}.lab.steps small{font-size:.85em}</style>"
+_LOOK = """<style>.lab.steps tr>:first-child{min-width:9em}.lab.steps small{font-size:.85em}
+.lab .words{display:block;min-width:11em;text-align:left;white-space:normal}</style>"""
 STALE = " * measured with another version of this kernel."
 
 
@@ -302,14 +297,14 @@ def _titled(number: int) -> str:
     return f"{number} {steps[number].title}" if number in steps else f"{number}"
 
 
-def _shape(shape: tuple[int, int, int]) -> str:
-    M, N, K = shape
-    return str(M) if M == N == K else f"{M}×{N} ×{K}"
+def worded(text: str, kind: str = "words") -> Cell:
+    """A cell of words, which may break; `kind`: its class, for a style sheet."""
+    return Cell(text, f'<span class="{kind}">{escape(text)}</span>')
 
 
 def captioned(header, rows, caption: str, style: str = "") -> Bundle:
     """A table with a caption under it; `style`: a style sheet of its own."""
-    html = f'<figure class="lab steps">{STYLE}{_FIRST}{style}{table_html(header, rows)}'
+    html = f'<figure class="lab steps">{STYLE}{_LOOK}{style}{table_html(header, rows)}'
     return Bundle(
         f"{html}<figcaption>{escape(caption)}</figcaption></figure>",
         f"{table_text(header, rows)}\n\n{caption}",
