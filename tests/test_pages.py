@@ -242,8 +242,10 @@ def test_an_explorer_that_shows_another_pane_is_found(browser, site, change, cho
 def test_search_finds_bank_conflicts(browser, site):
     with shown(browser, site, "book/intro") as view:
         view.page.keyboard.press("Control+k")
-        view.page.keyboard.type("bank conflict")
-        view.page.keyboard.press("Enter")
+        field = view.page.locator("dialog[open] input:focus")  # before, letters go to the page
+        field.press_sequentially("bank conflict")
+        field.press("Enter")
+        view.page.wait_for_url("**/search.html?q=bank+conflict")
         results = view.page.locator("#search-results ul.search > li")
         chapter = results.filter(has_text="4. Bank conflicts").first
         chapter.wait_for()
