@@ -302,6 +302,13 @@ class Ladder:
         return "\n".join(f"{step.number:2}  {step.title}" for step in self)
 
 
+def own(code: str, function: str, block: tuple[int, int], tile: tuple[int, int, int]) -> Variant:
+    """A kernel that is not in kernels/ as a variant: `code` in CUDA C++ with the ladder's interface,
+    launched in blocks of `block` threads (x, y), one for each `tile` (BM, BN, BK) of C."""
+    step = Step(-1, "your kernel", "yours", "", function, text=code)
+    return replace(step, block=lambda m: block, tile=lambda m: tile)()
+
+
 def as_variant(what: Variant | Step) -> Variant:
     """A variant as it is, a step as its default variant. TypeError for anything else."""
     if isinstance(what, Step):

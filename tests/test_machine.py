@@ -6,7 +6,7 @@ import pytest
 from sgemm_lab.run.nvrtc import compile_ptx
 from sgemm_lab.simt import host
 from sgemm_lab.simt.counters import Tally
-from sgemm_lab.simt.machine import Fault, Launch
+from sgemm_lab.simt.machine import Fault, Launch, budget
 from sgemm_lab.simt.ptx import PtxError
 
 ARCHS = ("compute_75", "compute_80", "compute_90")
@@ -620,6 +620,30 @@ def test_a_guarded_trap_stops_only_if_a_lane_executes_it():
     assert (out == 7).all()
     found = fault(kernel(INDEX + trap.replace("LIMIT", "30")), (1,), (32,), (out,))
     assert found.kind == "trap" and "thread (31, 0) of block (0, 0) executes a trap" in str(found)
+
+
+def test_a_loop_without_an_end_stops_where_the_budget_does():
+    code = kernel(INDEX + "while (out[i] >= 0) out[i] = 1 - out[i];")
+    with budget(20_000):
+        found = fault(code, (1,), (32,), (np.zeros(32, np.int32),))
+    assert found.kind == "endless" and found.line == code[: code.index("while")].count("\n") + 1
+    assert "(0, 0) is still running after 20,000 instructions" in str(found)
+    empty = kernel("while (out) ;")  # the compiler leaves a jump to itself, without a line
+    with budget(20_000):
+        assert fault(empty, (1,), (32,), (np.zeros(32, np.int32),)).kind == "endless"
+
+
+def test_a_budget_holds_for_each_launch_and_no_longer_than_its_block():
+    code, out = kernel(INDEX + "for (int n = 0; n < 500; ++n) out[i] ^= n;"), np.zeros(32, np.int32)
+    with budget(20_000):
+        for _ in range(10):
+            run(code, (1,), (32,), (out,))
+        with budget(100):
+            assert fault(code, (1,), (32,), (out,)).kind == "endless"
+        run(code, (1,), (32,), (out,))
+    with budget(100), pytest.raises(Fault):
+        run(code, (1,), (32,), (out,))
+    run(code, (1,), (32,), (out,))
 
 
 def test_inline_assembly_may_reuse_names_in_its_scopes():

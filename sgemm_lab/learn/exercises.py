@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sgemm_lab.ladder import Step, Variant
+from sgemm_lab.ladder import Step, own
 from sgemm_lab.run.backend import ptx
 from sgemm_lab.run.check import check, default_shapes
 from sgemm_lab.run.nvrtc import CompileError
@@ -160,15 +160,6 @@ def _vectorised(counters: Counters) -> str | None:
 # --- a matrix product ---------------------------------------------------------------------------
 
 
-def _variant(
-    function: str, code: str, block: tuple[int, int], tile: tuple[int, int, int]
-) -> Variant:
-    step = Step(
-        -1, "your kernel", "yours", "", function, (), lambda m: block, lambda m: tile, text=code
-    )
-    return step()
-
-
 def _product(function: str, block, tile):
     """What an exercise needs besides its name, what it asks and its goal, if the kernel has the
     interface of the ladder."""
@@ -179,13 +170,13 @@ def _product(function: str, block, tile):
 
     def correct(code: str) -> str | None:
         # On the PTX machine in any case: a wild address would end a GPU's use for this process.
-        variant = _variant(function, code, block, tile)
+        variant = own(code, function, block, tile)
         shapes = default_shapes(variant)[:-1]  # but the one with a long K, which tells TF32
         found = check(variant, shapes, on=ptx)
         return None if found.ok else "\n".join(found.failures[:2])
 
     def examine(code: str) -> list[Profile]:
-        variant = _variant(function, code, block, tile)
+        variant = own(code, function, block, tile)
         return [profile_variant(variant, *size) for size in ((37, 45, 35), (_SIZE,) * 3)]
 
     return launched, parameters, correct, examine
@@ -292,7 +283,7 @@ def _fetched_early(function: str, launched: str, parameters: str, correct, exami
     def early(code: str) -> str | None:
         if problem := correct(code):
             return problem
-        variant = _variant(function, code, (_DEEP,) * 2, (_DEEP,) * 3)
+        variant = own(code, function, (_DEEP,) * 2, (_DEEP,) * 3)
         seen = [(each.space, each.kind) for each in accesses(variant, _DEEP, _DEEP, 3 * _DEEP)]
         if ("shared", "load") not in seen:
             return "the result is right\nno tile is kept in shared memory"

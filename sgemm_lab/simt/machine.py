@@ -13,6 +13,8 @@ Lanes park at a barrier and go on when every lane of their block that hasn't ret
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -40,9 +42,9 @@ EXIT = -1
 class Fault(RuntimeError):
     """What the hardware would call an exception: where, who, and what was touched.
 
-    kind: "out-of-bounds", "misaligned", "deadlock", "warp-mask", "trap"; line: of the .cu file;
-    block, thread: (x, y, z) of the first offender; element: what was touched, such as "A[10, 0]";
-    other_line: of what it has to do with.
+    kind: "out-of-bounds", "misaligned", "deadlock", "warp-mask", "trap", "endless"; line: of the
+    .cu file; block, thread: (x, y, z) of the first offender; element: what was touched, such as
+    "A[10, 0]"; other_line: of what it has to do with.
     """
 
     def __init__(self, kind: str, message: str, line: int, block=None, thread=None):
@@ -50,6 +52,20 @@ class Fault(RuntimeError):
         self.kind, self.line, self.block, self.thread = kind, line, block, thread
         self.element: str | None = None
         self.other_line: int | None = None
+
+
+_allowed: ContextVar[int | None] = ContextVar("allowed", default=None)
+
+
+@contextmanager
+def budget(instructions: int) -> Iterator[None]:
+    """Within it, a launch whose threads come to so many instructions ends in Fault "endless". Those
+    that some threads execute without the others count like those of all."""
+    before = _allowed.set(instructions)
+    try:
+        yield
+    finally:
+        _allowed.reset(before)
 
 
 class Watchers:
@@ -429,6 +445,7 @@ class Batch:
         fronts, *later = self.in_turns({0: (self.mask, self.count)})
         parked: list[tuple] = []
         code, exits, watch = self.program.code, self.program.exits, self.watch
+        executed, allowed = 0, _allowed.get()
         if watch is not None:
             watch.begin(self)
         while fronts or later or parked:
@@ -443,11 +460,21 @@ class Batch:
                 self.kept = self.still_read([*fronts, *(b for each in later for b in each)], parked)
             if watch is not None:
                 watch.block(self, at)
+            executed += len(code[at]) + 1
+            if allowed is not None and executed > allowed:
+                raise self.endless(at, allowed)
             for step in code[at]:
                 step(self)
             self.leave(exits[at], at, fronts, parked)
         if watch is not None:
             watch.end(self)
+
+    def endless(self, at: int, allowed: int) -> Fault:
+        before = self.program.kernel.blocks[at::-1]  # an empty loop has no instruction, and no line
+        lines = (ins.line for block in before for ins in block.instructions[::-1])
+        line = next(filter(None, lines), 0)
+        what = f"is still running after {allowed:,} instructions; does its loop ever end?"
+        return self.fault("endless", what, line, self.first_lane())
 
     def next_front(self, fronts: dict) -> int:
         """Make the first front active whose lanes need not wait; returns its block of code.

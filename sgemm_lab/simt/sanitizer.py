@@ -60,7 +60,7 @@ class Finding:
     kind: "read-write-race", "write-write-race", "unfinished-copy", "uninitialised-read",
     "two-blocks-write", "cross-block-read", "divergent-barrier", "exit-before-barrier",
     "order-dependent", or that of a Fault: "out-of-bounds", "misaligned", "deadlock", "warp-mask",
-    "trap".
+    "trap", "endless".
     line: of the .cu file, where it goes wrong; other_line: of what it collides with, if anything.
     message: a sentence about the first occurrence, to which block, threads (one or two, (x, y, z)),
     element ("As[3][5]", "C[0, 17]") and address (bytes; in shared memory, of the block's) belong.
