@@ -303,8 +303,8 @@ class Ladder:
 
 
 def own(code: str, function: str, block: tuple[int, int], tile: tuple[int, int, int]) -> Variant:
-    """A kernel that is not in kernels/ as a variant: `code` in CUDA C++ with the ladder's interface,
-    launched in blocks of `block` threads (x, y), one for each `tile` (BM, BN, BK) of C."""
+    """A kernel that is not in kernels/ as a variant: `code`, CUDA C++ with the ladder's interface,
+    is launched in blocks of `block` threads (x, y), one for each `tile` (BM, BN, BK) of C."""
     step = Step(-1, "your kernel", "yours", "", function, text=code)
     return replace(step, block=lambda m: block, tile=lambda m: tile)()
 
