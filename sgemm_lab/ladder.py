@@ -25,6 +25,9 @@ STATIC_SHARED_PER_BLOCK = 48 * 1024  # bytes
 INT_MAX = 2**31 - 1
 GRID_LIMITS = (2**31 - 1, 65535, 65535)  # blocks along x, y, z
 
+# What every kernel of the ladder takes, in this order.
+INTERFACE = ("M", "N", "K", "alpha", "A", "B", "beta", "C")
+
 Macros = Mapping[str, int]
 
 
@@ -56,7 +59,8 @@ class Step:
     the x axis of the grid walks down the rows of C (else along its columns). `fetches`: all threads
     of a block fetch equally many times this many neighbours of A's tile; 0 if they need not.
     `strip`: the grid is cut into strips this many tiles wide, counted by z; 0 if it is not.
-    `text` stands in for the file, for a kernel that is not in kernels/.
+    `text` stands in for the file, for a kernel that is not in kernels/; such a kernel may also take
+    other `parameters` than INTERFACE: some of these names in any order.
     """
 
     number: int
@@ -73,12 +77,22 @@ class Step:
     strip: int = 0
     min_capability: tuple[int, int] = (7, 5)
     text: str | None = None
+    parameters: tuple[str, ...] = INTERFACE
 
     def __call__(self, **macros: int) -> "Variant":
         """The variant with these macros, the others at their defaults. ValueError says why not."""
         if problem := self.problem(**macros):
             raise ValueError(problem)
         return Variant(self, tuple(self._values(macros).items()))
+
+    def edited(self, old: str, new: str) -> "Step":
+        """This step with `new` in place of the text `old` of its source, where `old` must stand
+        once: ValueError where it doesn't."""
+        if (often := self.source.count(old)) != 1:
+            raise ValueError(
+                f"{old!r} stands {often} times in {self.filename}; it must stand once."
+            )
+        return replace(self, text=self.source.replace(old, new))
 
     def problem(self, **macros: int) -> str | None:
         """Why these macros are refused, in one sentence or two; None if they are legal."""
@@ -302,11 +316,19 @@ class Ladder:
         return "\n".join(f"{step.number:2}  {step.title}" for step in self)
 
 
-def own(code: str, function: str, block: tuple[int, int], tile: tuple[int, int, int]) -> Variant:
-    """A kernel that is not in kernels/ as a variant: `code`, CUDA C++ with the ladder's interface,
-    is launched in blocks of `block` threads (x, y), one for each `tile` (BM, BN, BK) of C."""
-    step = Step(-1, "your kernel", "yours", "", function, text=code)
-    return replace(step, block=lambda m: block, tile=lambda m: tile)()
+def own(
+    code: str,
+    function: str,
+    block: tuple[int, int],
+    tile: tuple[int, int, int],
+    x_walks_rows: bool = False,
+    parameters: tuple[str, ...] = INTERFACE,
+) -> Variant:
+    """A kernel that is not in kernels/ as a variant: `code`, CUDA C++, is launched in blocks of
+    `block` threads (x, y), one for each `tile` (BM, BN, BK) of C; the rest as for Step."""
+    shape = {"block": lambda m: block, "tile": lambda m: tile}
+    step = Step(-1, "your kernel", "yours", "", function, text=code, parameters=parameters, **shape)
+    return replace(step, x_walks_rows=lambda m: x_walks_rows)()
 
 
 def as_variant(what: Variant | Step) -> Variant:

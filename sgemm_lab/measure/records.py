@@ -199,6 +199,12 @@ def _replace(path: Path, head: Mapping, name: str, lines: list[str], brackets: s
     os.replace(scratch, path)
 
 
+def write_rows(path: Path, rows: Mapping[str, Mapping]) -> None:
+    """Writes a file of computed rows, a line each, all of it or nothing."""
+    lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in rows.items())
+    _replace(path, {"schema": SCHEMA}, "rows", [*lines], "{}")
+
+
 def merge(path: Path, record: Mapping) -> None:
     """Adds the runs of `record` to the measured file at `path`; a run of the same kernel and size
     is replaced, and a session of which no run is left goes. Raises RecordError, changing nothing,
@@ -371,6 +377,7 @@ def runs(
 _TABLES = ("counters", "resources")
 _OTHERS = (
     *_TABLES,
+    "audits",
     "ncu",
     "r1",
     "rates",
@@ -479,8 +486,7 @@ def record(
     def save(rest: Mapping = MappingProxyType({})) -> None:
         for name, path in paths.items():
             rows = new[name] | {k: r for k, r in rest.get(name, {}).items() if k not in new[name]}
-            lines = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items()]
-            _replace(path, {"schema": SCHEMA}, "rows", lines, "{}")
+            write_rows(path, rows)
 
     for variant in progress([v for step in ladder if step.function for v in step.variants()]):
         for size in SIZES if variant == variant.step() else SIZES[:1]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, product
+from itertools import cycle, product
 
 import numpy as np
 
@@ -65,6 +65,9 @@ def default_shapes(variant: Variant) -> tuple[Shape, ...]:
     """(M, N, K) around the variant's block tile: sizes of 0, 1, tile − 1, tile, tile + 1 and odd
     numbers of tiles, M, N and K different, and one long K, where TF32 shows."""
     m, n, k = (size if size > 1 else 32 for size in variant.tile)
+    if not {"M", "N", "K"} <= set(variant.step.parameters):  # a kernel for square matrices alone
+        edges = 1, m - 1, m, m + 1, n + 1, 2 * k, 3 * n - 1, 3 * m + 1
+        return tuple((edge,) * 3 for edge in dict.fromkeys(edges))
     return (
         (1, 1, 1),
         (1, n + 1, k - 1),
@@ -81,6 +84,16 @@ def default_shapes(variant: Variant) -> tuple[Shape, ...]:
         (m, 0, k + 1),
         (m + 1, n - 1, 512),
     )
+
+
+def scalars(variant: Variant) -> list[tuple[float, float]]:
+    """The pairs of SCALARS that the kernel has parameters for; without, alpha is 1 and beta 0."""
+    takes = variant.step.parameters
+    return [
+        (alpha, beta)
+        for alpha, beta in SCALARS
+        if (alpha == 1 or "alpha" in takes) and (beta == 0 or "beta" in takes)
+    ]
 
 
 def thorough_shapes(variant: Variant) -> tuple[Shape, ...]:
@@ -132,7 +145,7 @@ def check(
     variant = as_variant(variant)
     shapes = default_shapes(variant) if shapes is None else _shapes(shapes)
     rng = np.random.default_rng(seed)
-    turns = count()
+    turns = cycle(scalars(variant))
     worst, worst_at, failures = 0.0, None, []
     for shape in shapes:
         try:
@@ -163,7 +176,7 @@ def _try(variant: Variant, shape: Shape, rng, turns, run: Callable) -> tuple[flo
     whole = [rng.integers(-4, 5, size).astype(np.float32) for size in ((M, K), (K, N), (M, N))]
     real = [rng.uniform(-1, 1, size).astype(np.float32) for size in ((M, K), (K, N), (M, N))]
     worst = 0.0
-    for alpha, beta in (SCALARS[0], *(SCALARS[next(turns) % len(SCALARS)] for _ in range(2))):
+    for alpha, beta in (SCALARS[0], next(turns), next(turns)):
         about = f"alpha={alpha:g}, beta={beta:g}"
         for kind, inputs in (("whole numbers", whole), ("random numbers", real)):
             result, problem = run(variant, inputs, alpha, beta)

@@ -14,6 +14,7 @@ import numpy as np
 from sgemm_lab.ladder import (
     GRID_LIMITS,
     INT_MAX,
+    INTERFACE,
     STATIC_SHARED_PER_BLOCK,
     THREADS_PER_BLOCK,
     Step,
@@ -22,6 +23,7 @@ from sgemm_lab.ladder import (
 )
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import cp, gpu_available, ptx
+from sgemm_lab.simt.host import signature
 
 
 def launch(variant: Variant | Step, A, B, C=None, alpha: float = 1.0, beta: float = 0.0, on=cp):
@@ -63,13 +65,28 @@ def prepare(
         return lambda: C
     step = variant.step
     function = kernel(step.source, variant.options, step.function, step.filename, on)
-    args = (np.int32(M), np.int32(N), np.int32(K), alpha, A, B, beta, C)
+    args = bind(step, M, N, K, alpha, A, B, beta, C)
 
     def run():
         function(grid, block, args)
         return C
 
     return run
+
+
+def bind(step: Step, M: int, N: int, K: int, alpha, A, B, beta, C) -> tuple:
+    """The arguments of a launch in the order of the kernel's parameters, each scalar in its type.
+
+    An int is 32 bits unless the kernel's text says otherwise (`size_t M`); a float always.
+    """
+    given = dict(zip(INTERFACE, (M, N, K, alpha, A, B, beta, C), strict=True))
+    declared = signature(step.source, step.function, len(step.parameters))
+    kinds = {"M": np.int32, "N": np.int32, "K": np.int32, "alpha": np.float32, "beta": np.float32}
+    return tuple(
+        (each.dtype.type if each.dtype and not each.pointer else kinds[name])(given[name])
+        if name in kinds else given[name]
+        for name, each in zip(step.parameters, declared, strict=True)
+    )  # fmt: skip
 
 
 def limits(grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int = 0) -> str | None:

@@ -13,6 +13,7 @@ import numpy as np
 from sgemm_lab.ladder import Step, Variant, as_shape, as_variant, ladder
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import ARCH, progress, ptx
+from sgemm_lab.run.launch import bind
 from sgemm_lab.simt import host
 from sgemm_lab.simt.accesses import Order, Recorder, WarpAccess
 from sgemm_lab.simt.counters import WAVEFRONT, Counters, Tally
@@ -227,7 +228,7 @@ def profile_variant(variant: Variant | Step, M: int, N: int, K: int) -> Profile:
         step.function,
         variant.grid(M, N),
         variant.block,
-        arguments(M, N, K),
+        bind(step, *arguments(M, N, K)),
         options=variant.options,
         filename=step.filename,
     )
@@ -285,7 +286,7 @@ def _watch(
         step.function,
         variant.grid(M, N),
         variant.block,
-        arguments(M, N, K),
+        bind(step, *arguments(M, N, K)),
         watch=watchers,
         blocks=np.array(blocks),
     ).run()

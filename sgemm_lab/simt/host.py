@@ -148,6 +148,11 @@ class Loaded:
             raise ValueError(
                 f"{name}: block {block} has {threads} threads; a block may have {MAX_THREADS}"
             )
+        if threads > kernel.max_threads:
+            raise ValueError(
+                f"{name}: block {block} has {threads} threads; its __launch_bounds__ promise at "
+                f"most {kernel.max_threads}, and a GPU refuses the launch"
+            )
         if not _is_whole(shared_mem) or shared_mem < 0:
             raise ValueError(
                 f"{name}: shared_mem = {shared_mem!r}; it must be a whole number of bytes, from 0"

@@ -6,8 +6,9 @@ here: see machine.py. Grammar: NVIDIA, "Parallel Thread Execution ISA".
 
 import re
 from collections import ChainMap
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import prod
 
 SIZES = {
     f"{kind}{bits}": bits // 8
@@ -114,6 +115,7 @@ class Kernel:
     live_in: tuple[frozenset[str], ...] = field(
         repr=False
     )  # per block: registers it may still read
+    max_threads: int = 1024  # of a block, by __launch_bounds__
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,8 @@ class Module:
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _LOC = re.compile(r"\.loc\s+\d+\s+(\d+)")
 _LABEL = re.compile(r"([$%\w]+):(?!:)\s*")
-_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)[^{;]*\{", re.S)
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)([^{;]*)\{", re.S)
+_BOUNDS = re.compile(r"\.(?:max|req)ntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
 _FUNC = re.compile(r"(?:\.visible|\.weak|\.extern)?\s*\.func\b")
 _PARAM = re.compile(
     r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)(?:\s+\.ptr[^,\n]*?)?\s+([\w$]+)(?:\[(\d+)\])?\s*$"
@@ -240,7 +243,9 @@ def parse(text: str) -> Module:
         while depth:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1
-        entries.append((match[1], match[2], text[match.end() : end - 1]))
+        bounds = _BOUNDS.search(match[3])
+        most = {"max_threads": prod(int(n or 1) for n in bounds.groups())} if bounds else {}
+        entries.append((match[1], match[2], text[match.end() : end - 1], most))
     outside.append(text[end:])
     if any("vprintf" in part for part in outside):
         raise PtxError(
@@ -251,8 +256,8 @@ def parse(text: str) -> Module:
     for statement in "".join(outside).split(";"):
         if variable := _variable(statement):
             variables[variable.name] = variable
-    for name, params, body in entries:
-        kernels[name] = _kernel(name, _params(params), body, variables)
+    for name, params, body, most in entries:
+        kernels[name] = replace(_kernel(name, _params(params), body, variables), **most)
     return Module(kernels, variables)
 
 

@@ -1,0 +1,291 @@
+"""The audit: thirteen ways in which kernels are wrong, each tried on the reader's own machine.
+
+The categories are those of "CUDA SGEMM optimization: naive vs shared-memory tiled" (reference R2
+of this book), whose author went through them by reading. Here each is an experiment. What breaks a
+rule of CUDA is looked for on the PTX machine in any case; numbers are looked at where `on` says.
+An audit finds what its launches show: no experiment proves that there is nothing else.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+
+from sgemm_lab.ladder import INTERFACE, Step, Variant, as_variant, ladder, own
+from sgemm_lab.learn import trials
+from sgemm_lab.learn.trials import ABSENT, FOUND, LONG, NONE, OPEN, Subject, Verdict
+from sgemm_lab.measure.records import read_json, write_rows
+from sgemm_lab.paths import MEASUREMENTS
+from sgemm_lab.run.backend import ptx
+from sgemm_lab.show.bundle import Bundle
+from sgemm_lab.show.tables import captioned, worded
+from sgemm_lab.simt.machine import budget
+
+WIDTH = 98  # characters of a line of the plain text
+_TONE = {FOUND: "x", ABSENT: "m"}  # classes of bundle.STYLE
+_STYLE = """<style>.lab .topic,.lab .words,.lab .evidence{white-space:pre-wrap;text-align:left}
+.lab.lab td:has(.evidence),.lab.lab td:has(.words,.x,.m),.lab.lab th:has(.words){text-align:left;\
+vertical-align:top}.lab .evidence{display:block;min-width:16em;overflow-wrap:anywhere}</style>"""
+
+
+@dataclass(frozen=True)
+class Category:
+    """One way to be wrong. `tested` says what is tried; `examine` gives verdict and evidence."""
+
+    key: str
+    title: str
+    tested: str
+    examine: Callable[[Subject], Verdict]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What came of one category: one of VERDICTS, and the evidence, a sentence or two."""
+
+    category: Category
+    verdict: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All that was tried on one kernel. `.ok`: nothing was found. audit["races"] is an Entry."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.found
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """The keys of the categories in which something was found."""
+        return tuple(e.category.key for e in self.entries if e.verdict == FOUND)
+
+    def __getitem__(self, key: str) -> Entry:
+        return next(entry for entry in self.entries if entry.category is _category(key))
+
+    def __repr__(self) -> str:
+        wide = max(len(entry.category.title) for entry in self.entries)
+        lines = [f"Audit of {self.name}: {self._sum()}"]
+        indent = {"initial_indent": " " * 6, "subsequent_indent": " " * 6}
+        for entry in self.entries:
+            lines.append(f"  {entry.category.title:<{wide}}  {entry.verdict}")
+            lines += (fill(line, WIDTH, **indent) for line in entry.evidence.splitlines())
+        return "\n".join(lines)
+
+    def _sum(self) -> str:
+        tried = sum(entry.verdict in (NONE, FOUND) for entry in self.entries)
+        return f"{len(self.found) or 'nothing'} found in {tried} categories tried"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [worded(e.category.title, "topic"), worded(e.verdict, _TONE.get(e.verdict, "words")),
+             worded(e.evidence, "evidence")]
+            for e in self.entries
+        ]  # fmt: skip
+        header = ["category", worded("verdict"), worded("evidence")]
+        return captioned(header, rows, f"Audit of {self.name}: {self._sum()}.", _STYLE).html
+
+
+def audit(
+    subject: Variant | Step | str,
+    only: str | Iterable[str] | None = None,
+    *,
+    block: tuple[int, int] | None = None,
+    tile: tuple[int, ...] | None = None,
+    x_walks_rows: bool = False,
+    parameters: Iterable[str] | None = None,
+    on=ptx,
+) -> Audit:
+    """Try a kernel in all thirteen categories, or `only` in some ("races", "numbers", …).
+
+    subject: a step or variant of the ladder, or a kernel of one's own as CUDA C++, row-major. For
+    the latter, `block` is the launch's threads (x, y) and `tile` the rows and columns of C that a
+    block computes, (BM, BN) or (BM, BN, BK); left out, a thread computes one element. The grid is
+    ⌈N/BN⌉ blocks along x and ⌈M/BM⌉ along y; the other way round with `x_walks_rows`. Its
+    parameters are recognised by their names, M, N, K, alpha, A, B, beta, C in any order and case;
+    `parameters` gives these names in the kernel's order where it calls them otherwise. Without
+    alpha and beta it computes C = A·B; with N alone, on square matrices.
+    on: where numbers are compared, `cp` or the PTX machine.
+
+    Raises ValueError or TypeError for what is no kernel or category, CompileError where the kernel
+    doesn't compile. What the kernel does wrong never raises: it is a finding.
+    """
+    if isinstance(subject, str):
+        variant = theirs(subject, block, tile, x_walks_rows, parameters)
+    elif block or tile or x_walks_rows or parameters:
+        raise TypeError("block, tile and parameters are for a kernel given as text.")
+    else:
+        variant = as_variant(subject)
+        _ = variant.step.source  # refuses step 0, which has none
+    if isinstance(only, str):
+        only = (only,)
+    wanted = CATEGORIES if only is None else [_category(key) for key in only]
+    examined = Subject(variant, on)
+    return Audit(_name(variant), tuple(_entry(each, examined) for each in wanted))
+
+
+def _entry(category: Category, subject: Subject) -> Entry:
+    with budget(LONG):
+        if subject.refused:
+            verdict = FOUND if category.key == "coupling" else OPEN
+            return Entry(category, verdict, f"no launch is possible: {subject.refused}")
+        if category.key not in WATCHED and subject.endless:
+            return Entry(category, OPEN, "a launch of this kernel does not end")
+        return Entry(category, *category.examine(subject))
+
+
+def _category(key: str) -> Category:
+    for category in CATEGORIES:
+        if key in (category.key, category.title):
+            return category
+    raise ValueError(
+        f"there is no category {key!r}; there are {', '.join(c.key for c in CATEGORIES)}"
+    )
+
+
+def _name(variant: Variant) -> str:
+    step = variant.step
+    changed = step.text is not None and step.number > 0
+    return f"{step.filename if step.number > 0 else step.function}{', changed' * changed}" + (
+        f" ({variant.label})" if variant.label != "default" else ""
+    )
+
+
+# --- a kernel of one's own ------------------------------------------------------------------------
+
+_KERNEL = re.compile(
+    r"__global__\s+(?:void\s+|__launch_bounds__\s*\([^)]*\)\s*)+(\w+)\s*\(([^)]*)\)"
+)
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_NEEDED = {"A", "B", "C"}
+_SIZES = {"M", "N", "K"}
+
+
+def theirs(code, block, tile, x_walks_rows=False, parameters=None) -> Variant:
+    """A reader's kernel as a variant; see `audit`. ValueError says what is missing."""
+    found = _KERNEL.findall(_COMMENTS.sub("", code))
+    if len(found) != 1:
+        names = ", ".join(name for name, _ in found) or "none"
+        raise ValueError(f"the text must hold one __global__ kernel; it holds {names}.")
+    ((name, declared),) = found
+    if block is None:
+        raise ValueError(f"{name}: which threads has a block? Pass block=(x, y), such as (16, 16).")
+    block = (*block, 1)[:2]
+    tile = tile or (block[::-1] if not x_walks_rows else block)
+    tile = (*tile, 1)[:3]
+    return own(code, name, block, tile, x_walks_rows, _parameters(name, declared, parameters))
+
+
+def _parameters(name: str, declared: str, given: Iterable[str] | None) -> tuple[str, ...]:
+    """The kernel's parameters under the names of INTERFACE."""
+    theirs = [text.split("[")[0].replace("*", " ").split()[-1] for text in declared.split(",")]
+    known = {each.lower(): each for each in INTERFACE}
+    names = tuple(given or (known.get(each.lower().strip("_"), each) for each in theirs))
+    strange = [each for each in names if each not in INTERFACE]
+    lacks = _NEEDED - set(names) or ({"N"} - set(names) and {"N"})
+    if strange or lacks or len(set(names)) < len(names) or len(names) != len(theirs):
+        raise ValueError(
+            f"{name}({declared.strip()}): its parameters are not all known by their names, "
+            f"{', '.join(INTERFACE)}. Name them in the kernel's order, such as "
+            'parameters=("M", "N", "K", "A", "B", "C").'
+        )
+    return names
+
+
+# key, title, what is tried, trial. The trials of WATCHED look at the same launches.
+CATEGORIES = tuple(Category(*row) for row in (
+    ("bounds", "Out-of-bounds access",
+     "every access of every thread against its array, and its alignment", trials.bounds),
+    ("races", "Races on shared memory",
+     "every two accesses of a block to one place, one a store, no barrier between", trials.races),
+    ("barriers", "Divergent barriers, deadlock",
+     "who arrives at each barrier, and who has returned before", trials.barriers),
+    ("uninitialised", "Uninitialised memory",
+     "every load of shared memory, and of C where beta is 0", trials.uninitialised),
+    ("overflow", "Integer overflow",
+     "blocks of products in which A, B or C has more than 2³² elements", trials.overflow),
+    ("architectures", "Architecture-dependent code",
+     "compiled for each architecture: does a block fit, are the bits the same",
+     trials.architectures),
+    ("warps", "Masks of warp primitives",
+     "the lanes that a shuffle, vote or __syncwarp names, and those that come", trials.warps),
+    ("ordering", "Memory order between blocks",
+     "who touches what another block wrote; warps and blocks in other orders", trials.ordering),
+    ("errors", "Errors that come up late",
+     "launches that trap or do not end; a C that is too short", trials.errors),
+    ("seams", "Seams between launches",
+     "launches back to back, each on what the last one left", trials.seams),
+    ("aliasing", "Aliasing",
+     "one array for A and B; inputs that must stay; C in A's place", trials.aliasing),
+    ("numbers", "Numbers",
+     "float64 beside it at the shapes that break kernels; cancellation, subnormals, Inf, NaN",
+     trials.numbers),
+    ("coupling", "Latent coupling",
+     "legal and illegal macros; a grid larger than need be", trials.coupling),
+))  # fmt: skip
+WATCHED = "bounds", "races", "barriers", "uninitialised", "warps", "ordering", "errors"
+
+
+# --- the ladder's audits, recorded ----------------------------------------------------------------
+
+RECORD = MEASUREMENTS / "audits.json"
+_SIGNS = {NONE: "·", FOUND: "✗", ABSENT: "–", OPEN: "?"}
+
+
+def recorded(record: Path = RECORD) -> dict[int, Audit]:
+    """Step → its audit as recorded by `python -m sgemm_lab audit --record`. LookupError for a step
+    whose audit is missing or of another version of its kernel."""
+    rows, found = read_json(record)["rows"], {}
+    for variant in (step() for step in ladder if step.function):
+        row = rows.get(variant.key, {})
+        if row.get("source_hash") != variant.source_hash:
+            raise LookupError(
+                f"{variant.key} has no audit here: python -m sgemm_lab audit --record"
+            )
+        entries = (Entry(each, *row["entries"][each.key]) for each in CATEGORIES)
+        found[variant.step.number] = Audit(_name(variant), tuple(entries))
+    return found
+
+
+def audits(record: Path = RECORD) -> Bundle:
+    """The recorded audits of all steps: a row for each category, a column for each step."""
+    found = recorded(record)
+    header = ["category", *map(str, found)]
+    rows = [
+        [worded(each.title, "topic"), *(_SIGNS[one[each.key].verdict] for one in found.values())]
+        for each in CATEGORIES
+    ]
+    signs = ", ".join(f"{sign} {verdict}" for verdict, sign in _SIGNS.items())
+    return captioned(header, rows, f"Audits of the steps at their defaults: {signs}.", _STYLE)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m sgemm_lab audit 2 TILE=16`: exit code 0 if nothing is found, 1 if something is, 2
+    if misasked."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sgemm_lab audit", description="Try kernels in thirteen categories."
+    )
+    parser.add_argument("what", nargs="*", help="steps (2 or 02_tiled) and macros (TILE=16)")
+    parser.add_argument("--record", action="store_true", help="record what the pages show of it")
+    given = parser.parse_args(argv)
+    rows, ok = {}, True
+    try:
+        for variant in ladder.asked([] if given.record else given.what):
+            if not variant.step.function:
+                continue
+            print(found := audit(variant), flush=True)
+            ok &= found.ok
+            entries = {e.category.key: [e.verdict, e.evidence] for e in found.entries}
+            rows[variant.key] = {"source_hash": variant.source_hash, "entries": entries}
+    except (KeyError, ValueError, ImportError) as error:
+        print(error.args[0], file=sys.stderr)
+        return 2
+    if given.record:
+        write_rows(RECORD, rows)
+    return 0 if ok else 1
