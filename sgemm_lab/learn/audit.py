@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from textwrap import fill
 
@@ -20,15 +21,16 @@ from sgemm_lab.learn.trials import ABSENT, FOUND, LONG, NONE, OPEN, Subject, Ver
 from sgemm_lab.measure.records import read_json, write_rows
 from sgemm_lab.paths import MEASUREMENTS
 from sgemm_lab.run.backend import ptx
-from sgemm_lab.show.bundle import Bundle
+from sgemm_lab.show.bundle import Bundle, Cell
 from sgemm_lab.show.tables import captioned, worded
 from sgemm_lab.simt.machine import budget
 
 WIDTH = 98  # characters of a line of the plain text
 _TONE = {FOUND: "x", ABSENT: "m"}  # classes of bundle.STYLE
-_STYLE = """<style>.lab .topic,.lab .words,.lab .evidence{white-space:pre-wrap;text-align:left}
-.lab.lab td:has(.evidence),.lab.lab td:has(.words,.x,.m),.lab.lab th:has(.words){text-align:left;\
-vertical-align:top}.lab .evidence{display:block;min-width:16em;overflow-wrap:anywhere}</style>"""
+_STYLE = """<style>.lab .topic{font-weight:600}.lab .evidence{display:block;min-width:16em;\
+white-space:pre-wrap;overflow-wrap:anywhere}.lab span.m{color:var(--m)}
+.lab.lab td:has(.topic,.evidence,.words,.x,.m),.lab.lab th:has(.words){text-align:left;\
+vertical-align:top}</style>"""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Audit:
 
     def _sum(self) -> str:
         tried = sum(entry.verdict in (NONE, FOUND) for entry in self.entries)
-        return f"{len(self.found) or 'nothing'} found in {tried} categories tried"
+        return f"findings in {len(self.found) or 'none'} of {tried} categories tried"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -235,7 +237,7 @@ WATCHED = "bounds", "races", "barriers", "uninitialised", "warps", "ordering", "
 # --- the ladder's audits, recorded ----------------------------------------------------------------
 
 RECORD = MEASUREMENTS / "audits.json"
-_SIGNS = {NONE: "·", FOUND: "✗", ABSENT: "–", OPEN: "?"}
+_SIGNS = {NONE: "•", FOUND: "✗", ABSENT: "–", OPEN: "?"}
 
 
 def recorded(record: Path = RECORD) -> dict[int, Audit]:
@@ -256,13 +258,18 @@ def recorded(record: Path = RECORD) -> dict[int, Audit]:
 def audits(record: Path = RECORD) -> Bundle:
     """The recorded audits of all steps: a row for each category, a column for each step."""
     found = recorded(record)
-    header = ["category", *map(str, found)]
+    header = ["category, and what is tried", *map(str, found)]
     rows = [
-        [worded(each.title, "topic"), *(_SIGNS[one[each.key].verdict] for one in found.values())]
+        [_explained(each), *(_SIGNS[one[each.key].verdict] for one in found.values())]
         for each in CATEGORIES
     ]
     signs = ", ".join(f"{sign} {verdict}" for verdict, sign in _SIGNS.items())
     return captioned(header, rows, f"Audits of the steps at their defaults: {signs}.", _STYLE)
+
+
+def _explained(category: Category) -> Cell:
+    tested = f'<br><span class="m">{escape(category.tested)}</span>'
+    return Cell(category.title, worded(category.title, "topic").markup + tested)
 
 
 def main(argv: list[str] | None = None) -> int:

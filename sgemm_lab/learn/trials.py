@@ -147,6 +147,19 @@ class Subject:
                 break
         return seen
 
+    def alone(self, *shapes: Shape) -> Verdict | None:
+        """OPEN, if one launch alone, with nothing unusual about it, is wrong at one of the shapes:
+        then what is unusual can't be blamed."""
+        for shape in shapes:
+            A, B, C = self.matrices(shape)
+            out = self.on.asarray(C)
+            fault = _fault(lambda A=A, B=B, out=out: self.run(
+                self.function(), self.on.asarray(A), self.on.asarray(B), out
+            ))  # fmt: skip
+            if fault or not np.array_equal(self.on.asnumpy(out), _product(A, B)):
+                return OPEN, f"a plain launch at {_shown(shape)} is wrong already"
+        return None
+
     def first(self, *kinds: str) -> Verdict | None:
         """The first finding of these kinds in `watched`, as verdict and evidence."""
         for watched in self.watched:
@@ -263,7 +276,7 @@ def errors(subject: Subject) -> Verdict:
 def overflow(subject: Subject) -> Verdict:
     """Products with a huge A, a huge B, a huge C. Memory is taken only where something is written,
     and only some blocks run: on a GPU, all."""
-    BM, _, BK = subject.variant.tile
+    BM, BN, BK = subject.variant.tile
     high = BM * GRID_LIMITS[1] - 1  # rows that blocks along y can reach
     edge = min(high, 65541)
     deep = 2 * max(BK, 2) + 1
@@ -272,6 +285,9 @@ def overflow(subject: Subject) -> Verdict:
         (1, MANY // (deep - 1) + 1, deep),
         (edge, MANY // edge + 3, BK + 1),
     ]  # fmt: skip
+    small = [(min(M, BM + 1), min(N, BN + 1), K % BK + BK) for M, N, K in shapes]
+    if wrong := subject.alone(*(subject.shapes[1:2] if subject.square else small)):
+        return wrong
     blocks = 0
     for shape in shapes:
         try:
@@ -368,6 +384,8 @@ def architectures(subject: Subject) -> Verdict:
 def seams(subject: Subject) -> Verdict:
     """Launches back to back, each on what the last one left."""
     on, edge = subject.on, subject.edge
+    if wrong := subject.alone((edge,) * 3, subject.shapes[2]):
+        return wrong
     A, B, _ = subject.matrices((edge,) * 3)
     other = map(on.asarray, subject.matrices(subject.shapes[2], seed=1))
     a, b = on.asarray(A.copy()), on.asarray(B.copy())  # NumPy's asarray copies nothing
@@ -410,8 +428,10 @@ def aliasing(subject: Subject) -> Verdict:
     for name, before, after in (("A", A, a), ("B", B, b)):
         if not np.array_equal(on.asnumpy(after), before):
             return FOUND, f"it writes to {name}, an input"
+    if wrong := subject.alone((edge,) * 3):
+        return wrong
     if fault := fault or _fault(lambda: subject.run(function, a, a, c)):
-        return FOUND, str(fault)
+        return FOUND, f"with one array for A and B: {fault}"
     if wrong := np.count_nonzero(on.asnumpy(c) != _product(A, A)):
         return FOUND, f"with one array for A and B, {wrong} of {C.size} elements are wrong"
     over = A.copy()
@@ -522,6 +542,8 @@ def coupling(subject: Subject) -> Verdict:
         except nvrtc.CompileError:
             continue
         return FOUND, f"{setting} compiles, though no launch of it can be right"
+    if wrong := subject.alone(subject.shapes[1]):
+        return wrong
     A, B, C = subject.matrices(subject.shapes[1])
     larger = "a grid one block larger each way"
     if fault := _fault(subject.prepare(A, B, C, more=1).run):
