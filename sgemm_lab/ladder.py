@@ -59,8 +59,9 @@ class Step:
     the x axis of the grid walks down the rows of C (else along its columns). `fetches`: all threads
     of a block fetch equally many times this many neighbours of A's tile; 0 if they need not.
     `strip`: the grid is cut into strips this many tiles wide, counted by z; 0 if it is not.
-    `text` stands in for the file, for a kernel that is not in kernels/; such a kernel may also take
-    other `parameters` than INTERFACE: some of these names in any order.
+    `text` stands in for the file, for a kernel that is not in kernels/. Such a kernel may also take
+    other `parameters` than INTERFACE, some of these names in any order; a grid, `blocks` of M and
+    N, that doesn't follow from its tile; and `dynamic_bytes` of shared memory.
     """
 
     number: int
@@ -78,6 +79,8 @@ class Step:
     min_capability: tuple[int, int] = (7, 5)
     text: str | None = None
     parameters: tuple[str, ...] = INTERFACE
+    blocks: Callable[[int, int], tuple[int, ...]] | None = None
+    dynamic_bytes: int = 0
 
     def __call__(self, **macros: int) -> "Variant":
         """The variant with these macros, the others at their defaults. ValueError says why not."""
@@ -246,6 +249,8 @@ class Variant:
 
         M or N may reach 2**31 - 1. An empty result has no blocks.
         """
+        if self.step.blocks:
+            return tuple(self.step.blocks(M, N))
         BM, BN, _ = self.tile
         rows, columns = -(-M // BM), -(-N // BN)
         x, y = (rows, columns) if self.step.x_walks_rows(self.macros) else (columns, rows)
@@ -317,18 +322,13 @@ class Ladder:
 
 
 def own(
-    code: str,
-    function: str,
-    block: tuple[int, int],
-    tile: tuple[int, int, int],
-    x_walks_rows: bool = False,
-    parameters: tuple[str, ...] = INTERFACE,
+    code: str, function: str, block: tuple[int, int], tile: tuple[int, int, int], **more
 ) -> Variant:
     """A kernel that is not in kernels/ as a variant: `code`, CUDA C++, is launched in blocks of
-    `block` threads (x, y), one for each `tile` (BM, BN, BK) of C; the rest as for Step."""
+    `block` threads (x, y), one for each `tile` (BM, BN, BK) of C. `more`: `parameters`, `blocks`
+    and `dynamic_bytes` of Step."""
     shape = {"block": lambda m: block, "tile": lambda m: tile}
-    step = Step(-1, "your kernel", "yours", "", function, text=code, parameters=parameters, **shape)
-    return replace(step, x_walks_rows=lambda m: x_walks_rows)()
+    return Step(-1, "your kernel", "yours", "", function, text=code, **shape, **more)()
 
 
 def as_variant(what: Variant | Step) -> Variant:

@@ -267,6 +267,29 @@ def test_parameters_are_known_by_name_or_named(code, names):
     assert "bounds" in audit(broken, "bounds", block=(8, 8), parameters=names).found
 
 
+FLAT = """
+extern "C" __global__ void flat(int M, int N, int K, const float* A, const float* B, float* C) {
+    extern __shared__ float mine[];
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= (size_t)M * N) return;
+    mine[threadIdx.x] = 0;
+    for (int k = 0; k < K; ++k) mine[threadIdx.x] += A[i / N * K + k] * B[(size_t)k * N + i % N];
+    C[i] = mine[threadIdx.x];
+}
+"""
+FLAT_LAUNCH = {"block": (64,), "grid": lambda M, N: (-(-M * N // 64),), "shared_mem": 256}
+
+
+def test_a_grid_of_ones_own_and_dynamic_shared_memory_are_part_of_the_launch():
+    wanted = [each.key for each in CATEGORIES if each.key != "architectures"]
+    found = audit(FLAT, wanted, **FLAT_LAUNCH)
+    assert found.ok and found["overflow"].verdict == NONE, found
+    assert audit(FLAT, "bounds", **FLAT_LAUNCH | {"shared_mem": 252}).found == ("bounds",)
+    assert audit(FLAT, "numbers", **FLAT_LAUNCH | {"grid": lambda M, N: (1,)}).found == ("numbers",)
+    wrapped = FLAT.replace("blockIdx.x * (size_t)blockDim.x", "blockIdx.x * blockDim.x")
+    assert audit(wrapped, "overflow", **FLAT_LAUNCH)["overflow"].verdict == FOUND
+
+
 @pytest.mark.slow
 def test_a_square_kernel_is_tried_at_offsets_past_32_bits_too():
     code = mine(f"{ARRAYS}, int N", rows="N", deep="N").replace("(size_t)i * N", "i * (unsigned)N")

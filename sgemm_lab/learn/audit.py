@@ -100,28 +100,29 @@ def audit(
     *,
     block: tuple[int, int] | None = None,
     tile: tuple[int, ...] | None = None,
-    x_walks_rows: bool = False,
+    grid: Callable[[int, int], tuple[int, ...]] | None = None,
+    shared_mem: int = 0,
     parameters: Iterable[str] | None = None,
     on=ptx,
 ) -> Audit:
     """Try a kernel in all thirteen categories, or `only` in some ("races", "numbers", …).
 
-    subject: a step or variant of the ladder, or a kernel of one's own as CUDA C++, row-major. For
-    the latter, `block` is the launch's threads (x, y) and `tile` the rows and columns of C that a
-    block computes, (BM, BN) or (BM, BN, BK); left out, a thread computes one element. The grid is
-    ⌈N/BN⌉ blocks along x and ⌈M/BM⌉ along y; the other way round with `x_walks_rows`. Its
-    parameters are recognised by their names, M, N, K, alpha, A, B, beta, C in any order and case;
-    `parameters` gives these names in the kernel's order where it calls them otherwise. Without
-    alpha and beta it computes C = A·B; with N alone, on square matrices.
+    subject: a step or variant of the ladder, or a kernel of one's own as CUDA C++, row-major. Of
+    the latter must be said how it is launched: `block`, threads (x, y); `tile`, the rows and
+    columns of C that a block computes, (BM, BN) or (BM, BN, BK), if that is not one for each
+    thread; `grid`, a function of M and N, if that is not (⌈N/BN⌉, ⌈M/BM⌉); `shared_mem`, bytes of
+    dynamic shared memory. Its parameters are recognised by their names, M, N, K, alpha, A, B, beta,
+    C in any order and case; `parameters` gives these names in the kernel's order where it calls
+    them otherwise. Without alpha and beta it computes C = A·B; with N alone, on square matrices.
     on: where numbers are compared, `cp` or the PTX machine.
 
     Raises ValueError or TypeError for what is no kernel or category, CompileError where the kernel
     doesn't compile. What the kernel does wrong never raises: it is a finding.
     """
     if isinstance(subject, str):
-        variant = theirs(subject, block, tile, x_walks_rows, parameters)
-    elif block or tile or x_walks_rows or parameters:
-        raise TypeError("block, tile and parameters are for a kernel given as text.")
+        variant = theirs(subject, block, tile, grid, shared_mem, parameters)
+    elif block or tile or grid or shared_mem or parameters:
+        raise TypeError("block, tile, grid … are for a kernel given as text; a step has its own.")
     else:
         variant = as_variant(subject)
         _ = variant.step.source  # refuses step 0, which has none
@@ -162,14 +163,14 @@ def _name(variant: Variant) -> str:
 # --- a kernel of one's own ------------------------------------------------------------------------
 
 _KERNEL = re.compile(
-    r"__global__\s+(?:void\s+|__launch_bounds__\s*\([^)]*\)\s*)+(\w+)\s*\(([^)]*)\)"
+    r"__global__\s+(?:void\s+|__launch_bounds__\s*\([^)]*\)\s*)*(\w+)\s*\(([^)]*)\)"
 )
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _NEEDED = {"A", "B", "C"}
 _SIZES = {"M", "N", "K"}
 
 
-def theirs(code, block, tile, x_walks_rows=False, parameters=None) -> Variant:
+def theirs(code, block, tile=None, grid=None, shared_mem=0, parameters=None) -> Variant:
     """A reader's kernel as a variant; see `audit`. ValueError says what is missing."""
     found = _KERNEL.findall(_COMMENTS.sub("", code))
     if len(found) != 1:
@@ -179,9 +180,9 @@ def theirs(code, block, tile, x_walks_rows=False, parameters=None) -> Variant:
     if block is None:
         raise ValueError(f"{name}: which threads has a block? Pass block=(x, y), such as (16, 16).")
     block = (*block, 1)[:2]
-    tile = tile or (block[::-1] if not x_walks_rows else block)
-    tile = (*tile, 1)[:3]
-    return own(code, name, block, tile, x_walks_rows, _parameters(name, declared, parameters))
+    tile = (*(tile or block[::-1]), 1)[:3]
+    names = _parameters(name, declared, parameters)
+    return own(code, name, block, tile, parameters=names, blocks=grid, dynamic_bytes=shared_mem)
 
 
 def _parameters(name: str, declared: str, given: Iterable[str] | None) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ SHORT = 30_000  # K up to a hundred
 LONG = 500_000  # K of 512
 LONGEST = 2_000_000  # K of tens of thousands
 MANY = 1 << 32  # elements of a matrix at which an index of 32 bits, signed or not, has overflowed
+CHUNK = 1 << 17  # block numbers looked at together
 SIZES = {"M", "N", "K"}
 
 Shape = tuple[int, int, int]
@@ -102,16 +103,17 @@ class Subject:
     def prepare(self, A, B, C, beta: float = 0, text: str = "", more: int = 0, **given) -> Launch:
         """A launch on the PTX machine that is ready to run, of other PTX with `text`, of so many
         blocks `more` each way; the rest is for host.Loaded.launch."""
-        x, y, *z = self.grid(A, B)
+        grid = self.grid(A, B)
         loaded = host.load(text or self.text, self.step.source, self.step.filename)
         return loaded.launch(
-            self.step.function, (x + more, y + more, *z), self.variant.block,
-            self.arguments(A, B, C, beta), **given,
+            self.step.function, (*(n + more for n in grid[:2]), *grid[2:]), self.variant.block,
+            self.arguments(A, B, C, beta), shared_mem=self.step.dynamic_bytes, **given,
         )  # fmt: skip
 
     def run(self, function, A, B, C, beta: float = 0) -> None:
         """One launch where numbers are compared, not waited for."""
-        function(self.grid(A, B), self.variant.block, self.arguments(A, B, C, beta))
+        args = self.arguments(A, B, C, beta)
+        function(self.grid(A, B), self.variant.block, args, shared_mem=self.step.dynamic_bytes)
 
     def function(self):
         """The compiled kernel for `run`, its __device__ variables as they are at first."""
@@ -129,7 +131,7 @@ class Subject:
             seen = profile(
                 self.step.source, self.step.function, self.grid(A, B), self.variant.block,
                 self.arguments(A, B, C, beta), options=self.variant.options,
-                filename=self.step.filename,
+                shared_mem=self.step.dynamic_bytes, filename=self.step.filename,
             )  # fmt: skip
         moved = any(offsets) * f", arrays {', '.join(map(str, offsets))} floats off a boundary"
         return Watched(f"at {_shown(shape)}{bool(beta) * f', beta = {beta:g}'}{moved}", seen)
@@ -306,39 +308,81 @@ def overflow(subject: Subject) -> Verdict:
 def _huge(subject: Subject, shape: Shape) -> tuple[int, str]:
     """How many blocks of such a product were looked at, and what was wrong with them."""
     M, N, K = shape
-    variant, on = subject.variant, subject.on
-    A, B, C = (_sparse(size, on) for size in ((M, K), (K, N), (M, N)))
-    count = int(np.prod(variant.grid(M, N), dtype=object))
-    numbers = np.array([0, count // 2, *range(count - 1, max(0, count - 200), -1)])
-    rows, columns = variant.corner(numbers, M, N)
-    inside = np.flatnonzero((rows < M) & (columns < N))[:3]  # first, middle and last
+    on = subject.on
+    A, B, C = (_sparse(size) for size in ((M, K), (K, N), (M, N)))
+    count = int(np.prod(subject.grid(A, B), dtype=object))
+    stores = _Stores(C)
+    numbers = np.unique([0, count // 2, *_last(subject.variant, M, N, count)])
+    flat = (
+        (A, B) if subject.square else (_sparse((M, 1)), _sparse((1, N)))
+    )  # stores don't depend on K
+    with budget(LONGEST):
+        if fault := _fault(subject.prepare(*flat, C, watch=stores, blocks=numbers).run):
+            return 0, str(fault)
+        if not any(M * N - 1 in places for places in stores.places.values()):
+            return 0, f"the last blocks don't store the last element, C[{M - 1}, {N - 1}]"
+        chosen = [n for n in (0, count // 2) if n in stores.places] + [max(stores.places)]
+        places = np.concatenate([stores.places[n] for n in dict.fromkeys(chosen)])
+        rows, columns = np.divmod(np.unique(places), N)
+        rng = np.random.default_rng(0)
+        down, across = np.unique(rows), np.unique(columns)  # all else is zero
+        A[down] = rng.integers(1, 5, (len(down), K))
+        B[:, across] = rng.integers(1, 5, (K, len(across)))
+        if on is ptx:
+            subject.prepare(A, B, C, blocks=np.unique(chosen)).run()
+        else:
+            a, b, c = on.zeros((M, K), "f4"), on.zeros((K, N), "f4"), on.zeros((M, N), "f4")
+            a[on.asarray(down)] = on.asarray(A[down])
+            b[:, on.asarray(across)] = on.asarray(B[:, across])
+            subject.run(subject.function(), a, b, c)
+            C[rows, columns] = on.asnumpy(c[on.asarray(rows), on.asarray(columns)])
+    right = _product(A[down], B[:, across])
+    right = right[np.searchsorted(down, rows), np.searchsorted(across, columns)]
+    wrong = np.flatnonzero(C[rows, columns] != right)
+    if not len(wrong):
+        return len(set(chosen)), ""
+    i, j = rows[wrong[0]], columns[wrong[0]]
+    return 0, f"C[{i}, {j}] is {C[i, j]:g} and should be {right[wrong[0]]:g}: an index wraps around"
+
+
+def _last(variant: Variant, M: int, N: int, count: int) -> Iterable[int]:
+    """The block of the last element of C; for a grid of one's own, blocks among which it must be."""
+    if variant.step.blocks:
+        return range(max(0, count - 32), count)
     BM, BN, _ = variant.tile
-    parts = [np.s_[rows[n] : rows[n] + BM, columns[n] : columns[n] + BN] for n in inside]
-    rng = np.random.default_rng(0)
-    for down, across in parts:  # all else is zero
-        for X, part in ((A, np.s_[down, :]), (B, np.s_[:, across])):
-            X[part] = on.asarray(rng.integers(1, 5, X[part].shape).astype(np.float32))
-    if on is ptx:
-        ready = subject.prepare(A, B, C, blocks=np.sort(numbers[inside]))
-        with budget(LONGEST):
-            if fault := _fault(ready.run):
-                return len(parts), str(fault)
-    else:
-        subject.run(subject.function(), A, B, C)
-    for down, across in parts:
-        got = on.asnumpy(C[down, across])
-        right = _product(on.asnumpy(A[down]), on.asnumpy(B[:, across]))
-        if len(wrong := np.argwhere(got != right)):
-            i, j = map(int, wrong[0])
-            told = f"C[{down.start + i}, {across.start + j}] is {got[i, j]:g}"
-            return len(parts), f"{told} and should be {right[i, j]:g}: an index wraps around"
-    return len(parts), ""
+    for end in range(count, 0, -CHUNK):
+        numbers = np.arange(max(0, end - CHUNK), end)
+        rows, columns = variant.corner(numbers, M, N)
+        here = (rows < M) & (rows + BM >= M) & (columns < N) & (columns + BN >= N)
+        if here.any():
+            return numbers[here]
+    return ()
 
 
-def _sparse(shape: tuple[int, int], on):
-    """Zeros; on the host, with memory only for the pages that something is written to."""
-    if on is not ptx or not hasattr(mmap, "MAP_ANONYMOUS"):  # a GPU; Windows
-        return on.zeros(shape, np.float32)
+class _Stores:
+    """Watches which elements of C each block stores."""
+
+    def __init__(self, C: np.ndarray):
+        self.start, self.places = C.ctypes.data, {}
+
+    def access(self, batch, access, space, reach, start) -> None:
+        region = batch.launch.memory.find(start) if space == "global" else None
+        if not region or access.kind == "load" or region.data.ctypes.data != self.start:
+            return
+        lanes = np.flatnonzero(batch.active_lanes())
+        relative = np.broadcast_to(reach.relative, batch.lanes)[lanes].astype(np.int64)
+        first = (start - region.base + relative) // 4
+        blocks = batch.numbers[lanes // batch.padded]
+        for number in np.unique(blocks):
+            elements = (first[blocks == number][:, None] + np.arange(access.size // 4)).ravel()
+            old = self.places.get(int(number), elements[:0])
+            self.places[int(number)] = np.concatenate([old, elements])
+
+
+def _sparse(shape: tuple[int, int]) -> np.ndarray:
+    """Zeros, with memory only for the pages that something is written to."""
+    if not hasattr(mmap, "MAP_ANONYMOUS"):  # Windows
+        return np.zeros(shape, np.float32)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     return np.frombuffer(mmap.mmap(-1, 4 * shape[0] * shape[1], flags), np.float32).reshape(shape)
 

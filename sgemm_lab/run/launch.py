@@ -58,7 +58,8 @@ def prepare(
         return lambda: _cublas(A, B, C, alpha, beta, on)
 
     grid, block = variant.grid(M, N), variant.block
-    if problem := limits(grid, block, variant.shared_bytes):
+    dynamic = variant.step.dynamic_bytes
+    if problem := limits(grid, block, variant.shared_bytes + dynamic):
         raise ValueError(f"{variant.key}, M={M}, N={N}: {problem}")
     _check_capability(variant, on)
     if M == 0 or N == 0:
@@ -68,7 +69,7 @@ def prepare(
     args = bind(step, M, N, K, alpha, A, B, beta, C)
 
     def run():
-        function(grid, block, args)
+        function(grid, block, args, shared_mem=dynamic)
         return C
 
     return run

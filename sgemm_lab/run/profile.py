@@ -230,6 +230,7 @@ def profile_variant(variant: Variant | Step, M: int, N: int, K: int) -> Profile:
         variant.block,
         bind(step, *arguments(M, N, K)),
         options=variant.options,
+        shared_mem=step.dynamic_bytes,
         filename=step.filename,
     )
 
