@@ -346,7 +346,7 @@ def _huge(subject: Subject, shape: Shape) -> tuple[int, str]:
 
 
 def _last(variant: Variant, M: int, N: int, count: int) -> Iterable[int]:
-    """The block of the last element of C; for a grid of one's own, blocks among which it must be."""
+    """The block of C's last element; of a grid of one's own, blocks among which it must be."""
     if variant.step.blocks:
         return range(max(0, count - 32), count)
     BM, BN, _ = variant.tile
