@@ -4,11 +4,12 @@
 VENV := .venv
 PY   := $(VENV)/bin/python
 BOOK := $(VENV)/bin/jupyter-book build . -n -W --keep-going --all --quiet
-LINT := $(PY) -m ruff check --quiet . && $(PY) -m ruff format --quiet --check .
+LINT := { $(PY) -m ruff check --quiet . && $(PY) -m ruff format --quiet --check . && \
+  $(PY) -m sgemm_lab notebooks; } || { echo "make lint mends what can be mended." >&2; exit 1; }
 TEST := $(PY) -m pytest -n 2 --dist loadscope --nbval
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help setup book test test-all lab run measure lint clean
+.PHONY: help setup book test test-all test-newest test-colab lab run measure lint clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -24,22 +25,36 @@ test: setup ## everything CI checks: pages, committed outputs, unit tests, every
 	$(PY) -m sgemm_lab run --check
 	$(TEST) tests book
 
-test-all: TEST += -m "not gpu"
+test-all: TEST += -m "not gpu and not colab"
 test-all: test ## the same, and the slow tests
+
+test-newest: ## pages, tests and notebooks with the newest packages instead of the pinned, in .venv-newest
+	$(MAKE) VENV=.venv-newest newest
+
+.PHONY: newest
+newest: setup  # jupyter-book 2 reads neither _config.yml nor _toc.yml
+	sed 's/^jupyter-book==.*/jupyter-book<2/; s/==[^;]*//' requirements.txt \
+	  | $(PY) -m pip install --quiet --disable-pip-version-check --upgrade -r /dev/stdin
+	$(BOOK)
+	$(TEST) tests book
+
+test-colab: book ## the explorers with Colab's packages, on its Pythons (3.12, 3.13) where they are here
+	$(PY) -m pytest -m colab tests/test_colab.py
 
 lab: setup ## open the notebooks in JupyterLab, trusted, so that it shows their charts
 	@$(PY) -m jupyter trust book/*.ipynb >/dev/null
 	$(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/book $(ROOT)
 
-run: setup ## execute every notebook and write its outputs
+run: setup ## execute every notebook, write its outputs and what it compiled
 	$(PY) -m sgemm_lab run
 
 measure: setup ## time the kernels on this machine's GPU, record the result
 	$(PY) -m sgemm_lab bench
 
-lint: setup ## format the Python and check it
+lint: setup ## format the Python and check it; notebooks into the form that is committed
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
+	$(PY) -m sgemm_lab notebooks --fix
 
 clean: ## remove what the build made (the environment stays)
 	rm -rf _build .pytest_cache .ruff_cache

@@ -3,7 +3,9 @@
 from sgemm_lab.devices import devices
 from sgemm_lab.doctor import doctor
 from sgemm_lab.ladder import ladder
-from sgemm_lab.learn.exercises import given, judge
+from sgemm_lab.learn import magic
+from sgemm_lab.learn.audit import audit, audits
+from sgemm_lab.learn.exercises import exercise, given, hint, judge
 from sgemm_lab.measure import gains, others, records, studies
 from sgemm_lab.measure.bench import bench
 from sgemm_lab.measure.limits import limits, load_slots
@@ -24,9 +26,11 @@ from sgemm_lab.show.ladder_explorer import explore_ladder
 from sgemm_lab.show.prose import listed, recorded, span, speedups, tell
 
 __all__ = [
-    "accesses", "arguments", "bench", "charts", "check", "cp", "devices", "doctor", "explore",
-    "explore_accesses", "explore_ladder", "explore_limits", "gains", "given", "judge", "ladder",
-    "launch", "limits", "listed", "load_slots", "machine_code", "others", "profile",
-    "profile_variant", "recorded", "records", "sample", "sgemm", "source", "span", "speedups",
-    "studies", "suspects", "tell", "validate",
+    "accesses", "arguments", "audit", "audits", "bench", "charts", "check", "cp", "devices",
+    "doctor", "exercise", "explore", "explore_accesses", "explore_ladder", "explore_limits",
+    "gains", "given", "hint", "judge", "ladder", "launch", "limits", "listed", "load_slots",
+    "machine_code", "others", "profile", "profile_variant", "recorded", "records", "sample",
+    "sgemm", "source", "span", "speedups", "studies", "suspects", "tell", "validate",
 ]  # fmt: skip
+
+magic.register()  # %%kernel, where a notebook imports this

@@ -29,6 +29,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from tqdm import tqdm
 
+from sgemm_lab import beforehand
 from sgemm_lab.paths import BOOK, ROOT
 
 IGNORE = "nbval-ignore-output"  # what this cell prints depends on the machine
@@ -66,37 +67,54 @@ if "google.colab" in sys.modules:  # only on Colab, which opens this notebook wi
         sys.path.insert(0, clone)"""
 
 
+# The same while the repository has no address.
+NOWHERE = """\
+import sys
+
+if "google.colab" in sys.modules:  # only on Colab, which opens this notebook without the book
+    raise RuntimeError(
+        "This copy of the book does not know its address, so it cannot be fetched. Whoever "
+        "published it sets it with: python -m sgemm_lab repo https://github.com/NAME/REPOSITORY"
+    )"""
+PLACEHOLDER = "/OWNER/"  # in _config.yml's address, as long as there is none
+
+
 class NotebookError(Exception):
     """A notebook that cannot be executed; the message names the notebook and the cell."""
 
 
-def repository() -> str:
-    """The repository's address, as _config.yml has it (the one place)."""
-    return yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["url"]
+def repository(root: Path = ROOT) -> str | None:
+    """The repository's address, as _config.yml has it (the one place); None as long as there is
+    none."""
+    url = yaml.safe_load((root / "_config.yml").read_text())["repository"]["url"]
+    return None if PLACEHOLDER in url else url
 
 
-def colab_cell() -> NotebookNode:
-    """The cell that every notebook begins with; see `COLAB`."""
-    url = repository()
-    source = COLAB.format(url=url, name=url.rstrip("/").rsplit("/", 1)[-1])
+def colab_cell(root: Path = ROOT) -> NotebookNode:
+    """The cell that every notebook begins with; see `COLAB` and `NOWHERE`."""
+    url = repository(root)
+    source = COLAB.format(url=url, name=url.rsplit("/", 1)[-1]) if url else NOWHERE
     cell = nbformat.v4.new_code_cell(source, metadata={"tags": ["remove-cell"]})
     cell.id = "colab"
     return cell
 
 
-def notebooks() -> list[Path]:
+def notebooks(root: Path = ROOT) -> list[Path]:
     """Every notebook of the book, in the order of its number."""
-    return sorted(p for p in BOOK.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+    found = (root / "book").rglob("*.ipynb")
+    return sorted(p for p in found if ".ipynb_checkpoints" not in p.parts)
 
 
 def read(path: Path) -> NotebookNode:
-    """The notebook in `path`, nbformat 4.5. A cell without an id gets one from its position.
+    """The notebook in `path`, nbformat 4.5. A cell without an id gets the one that Colab put into
+    its metadata, else one from its position.
 
     Raises `NotebookError` when the file is not a notebook."""
     try:
         raw = json.loads(Path(path).read_text(encoding="utf-8"))
         for number, cell in enumerate(raw["cells"], 1):
-            cell.setdefault("id", f"cell-{number:02d}")
+            saved = cell["metadata"].get("id")  # by Colab
+            cell.setdefault("id", saved or f"cell-{number:02d}")
         raw["nbformat_minor"] = max(5, raw["nbformat_minor"])
         return nbformat.reads(json.dumps(raw), as_version=4)
     except (ValueError, KeyError, TypeError, nbformat.ValidationError) as error:
@@ -302,10 +320,13 @@ async def execute_all(paths: list[Path], timeout: int) -> dict[Path, NotebookNod
         return dict(zip(paths, await asyncio.gather(*map(one, paths)), strict=True))
 
 
-def with_colab_cell(nb: NotebookNode) -> NotebookNode:
+def with_colab_cell(nb: NotebookNode, root: Path = ROOT) -> NotebookNode:
     """`nb` with the Colab cell in front, in its present text."""
     old = nb.cells and nb.cells[0].get("id") == "colab"
-    nb.cells[: 1 if old else 0] = [colab_cell()]
+    cell = colab_cell(root)
+    if old:
+        cell.execution_count = nb.cells[0].execution_count
+    nb.cells[: 1 if old else 0] = [cell]
     return nb
 
 
@@ -320,13 +341,16 @@ def run(
     A path may be the stem of a chapter, "00_setup". Raises NotebookError where there is no file.
     A cell tagged nbval-ignore-output keeps the outputs it has (another machine, another minute
     gives others), unless its source or the kinds of its outputs changed, or `fresh` is asked for.
+    What the book's notebooks compiled goes into the archive (beforehand.py).
     With `check`, writes nothing and compares: the bytes in the file must be those that would be
     written. Prints what is wrong, cell by cell, and a summary line. Returns the exit status: 0, or
     1 when anything is wrong.
     """
     wrong, good = [] if paths else readme_chart(check), []
-    paths = [find(path) for path in paths] if paths else notebooks()
-    for path, result in finish(execute_all(paths, timeout)).items():
+    whole, paths = not paths, [find(path) for path in paths] if paths else notebooks()
+    with beforehand.recorded() as compiled:
+        executed = finish(execute_all(paths, timeout))
+    for path, result in executed.items():
         if isinstance(result, NotebookError):
             wrong.append(str(result))
             continue
@@ -340,6 +364,8 @@ def run(
             print(f"wrote {show(path)}")
         wrong += found
         good.append(result)
+    if set(paths) <= set(notebooks()):
+        wrong += beforehand.keep_up(compiled, whole and len(good) == len(paths), check)
     print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
     if check and wrong:
         print("To write the notebooks anew: python -m sgemm_lab run", file=sys.stderr)
@@ -493,8 +519,8 @@ MACHINE = {
     "a path of this machine": re.compile(
         r"(?<![\w.])/(?:home|Users|root|tmp|work|var/folders|opt|usr/lib)/\w"
         r"|[A-Z]:\\\\?(?:Users|Windows|Temp)"
-        r"|site-packages|ipykernel_\d"
     ),
+    "a file of this installation": re.compile(r"site-packages|ipykernel_\d"),
     "an address in memory": re.compile(r"\bat 0x[0-9a-f]{6,}"),
 }
 
@@ -510,16 +536,29 @@ def problems(nb: NotebookNode) -> list[str]:
     found: list[str] = []
     colab = colab_cell()
     if not nb.cells or (nb.cells[0].source, tags(nb.cells[0])) != (colab.source, tags(colab)):
-        found.append("does not begin with the Colab cell (python -m sgemm_lab run puts it there)")
+        found.append(
+            "does not begin with the Colab cell, as the address in _config.yml makes it: "
+            "python -m sgemm_lab notebooks --fix"
+        )
     found += [
         f"two cells have the id {i}" for i, n in Counter(c.id for c in nb.cells).items() if n > 1
     ]
     state = nb.metadata.get("widgets", {}).get(WIDGET_STATE)
     if state is not None and "state" not in state:
-        found.append("its widget state has no key `state` (Colab saves it so): the page shows none")
+        found.append(
+            "its widget state has no key `state` (Colab saves it so): the page shows no widget: "
+            "python -m sgemm_lab notebooks --fix"
+        )
     widgets = (state or {}).get("state", {})
     found += [f"its widget state holds {what}" for what in machine(json.dumps(widgets))]
     cells = code_cells(nb)
+    if idle := [cell.id for cell in cells if cell.execution_count is None]:
+        found.append(
+            f"{len(idle)} of its {len(cells)} code cells were not executed, or their outputs were "
+            f"stripped (the first is {idle[0]}): python -m sgemm_lab run"
+        )
+    elif cells and not any(cell.outputs for cell in cells):
+        found.append("not one of its cells shows anything: python -m sgemm_lab run")
     for count, cell in enumerate(cells, 1):
         name = f"cell {nb.cells.index(cell) + 1} ({cell.id})"
         after = cells[count] if count < len(cells) else None
@@ -539,8 +578,8 @@ def cell_problems(
         yield "is empty"
     if lines > MAX_LINES:
         yield f"has {lines} lines; {MAX_LINES} are enough, the rest belongs into sgemm_lab"
-    if cell.execution_count != count:
-        yield f"its execution count is {cell.execution_count}, not {count}: execute the notebook"
+    if cell.execution_count not in (None, count):
+        yield f"its execution count is {cell.execution_count}, not {count}: python -m sgemm_lab run"
     if re.search(r"#\s*(NBVAL|PYTEST_VALIDATE)_", cell.source):
         yield "steers nbval by a comment; use a tag"
     if IGNORE in tags(cell) and (after is None or IGNORE in tags(after)):

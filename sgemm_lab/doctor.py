@@ -12,18 +12,20 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 
-from sgemm_lab.run import nvrtc
+from sgemm_lab.run import archive, nvrtc
 
 PYTHON = (3, 11)  # the oldest that the book runs on
 CAPABILITY = (7, 5)  # the oldest GPU: a T4
-INSTALL = "pip install cupy-cuda12x==14.2.0 nvidia-cuda-nvrtc-cu12==12.9.86"
 NVRTC = {"cupy-cuda12x": "pip install nvidia-cuda-nvrtc-cu12==12.9.86"}  # else CuPy's own extra
 
 WAYS = {
     "gpu": "Kernels run on this GPU with CuPy; bench times them.",
     "ptx": "Kernels run on the PTX machine, compiled by NVRTC. Everything works but bench: charts "
     "show recorded runs.",
-    "pages": "Kernels cannot run here yet. The published pages need nothing installed.",
+    "archive": "The book's kernels run on the PTX machine, compiled beforehand with every setting; "
+    "your own kernels and exercises need NVRTC.",
+    "pages": "Kernels cannot run on this GPU yet. SGEMM_LAB_BACKEND=ptx runs the book's on the PTX "
+    "machine.",
 }
 
 
@@ -50,6 +52,7 @@ class Facts:
     driver: bool  # whether an NVIDIA driver is installed
     colab: bool
     forced: bool  # SGEMM_LAB_BACKEND=ptx
+    archive: str | None = None  # the version of NVRTC that compiled the book's kernels beforehand
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ class Report:
         rows = {
             "Python": ".".join(map(str, facts.python)) + (" on Colab" if facts.colab else ""),
             "CuPy": f"{facts.cupy} ({facts.package})" if facts.cupy else "not installed",
-            "NVRTC": facts.nvrtc or "not found",
+            "NVRTC": facts.nvrtc
+            or f"not found; {facts.archive} compiled the book's kernels beforehand",
             "GPU": _gpu(facts.gpu) if facts.gpu else "none that CUDA can use",
         }
         lines = [f"{name:8}{value}" for name, value in rows.items()]
@@ -95,6 +99,7 @@ def card() -> str:
     runs = {
         "gpu": f"Kernels run on {_gpu(facts.gpu)}" if facts.gpu else "",
         "ptx": "Kernels run on the PTX machine, without a GPU",
+        "archive": "The book's kernels run on the PTX machine, compiled beforehand",
         "pages": "Kernels cannot run here; doctor() says what is missing",
     }
     return " · ".join([runs[report.way], compiler, python])
@@ -113,10 +118,10 @@ def diagnose(facts: Facts) -> Report:
          "Choose Runtime > Change runtime type > T4 GPU."),
         (facts.cupy is None and mac,
          "CuPy and NVRTC; there are no wheels of them for macOS",
-         "Open the notebooks on Colab, or read the published pages."),
+         "Only your own kernels need them: try those on Colab."),
         (facts.cupy is None and not facts.colab and not mac,
          "CuPy, which holds the binding to NVRTC",
-         INSTALL),
+         nvrtc.INSTALL),
         (facts.cupy is not None and facts.nvrtc is None,
          "NVRTC, CUDA's compiler as a library; it needs no GPU",
          NVRTC.get(facts.package, f'pip install "{facts.package}[ctk]=={facts.cupy}"')),
@@ -132,10 +137,8 @@ def diagnose(facts: Facts) -> Report:
          "Set SGEMM_LAB_BACKEND=ptx to run the kernels on the PTX machine instead."),
     )  # fmt: skip
     missing = tuple((what, remedy) for wrong, what, remedy in checks if wrong)
-    if facts.cupy is None or facts.nvrtc is None:
-        way = "pages"
-    else:
-        way = "gpu" if gpu and not facts.forced else "ptx"
+    on_gpu, compiler = gpu is not None and not facts.forced, facts.cupy and facts.nvrtc
+    way = ("gpu" if compiler else "pages") if on_gpu else ("ptx" if compiler else "archive")
     return Report(facts, way, missing)
 
 
@@ -152,6 +155,7 @@ def look() -> Facts:
         driver=shutil.which("nvidia-smi") is not None,
         colab="COLAB_RELEASE_TAG" in os.environ,
         forced=os.environ.get("SGEMM_LAB_BACKEND") == "ptx",
+        archive=archive.read()["nvrtc"],
     )
 
 

@@ -1,8 +1,13 @@
-"""Where the book's files are: one clone, one root."""
+"""Where the book's files are: in a clone beside the package, installed inside it."""
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-KERNELS = ROOT / "kernels"
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent  # of a clone
 BOOK = ROOT / "book"
-MEASUREMENTS = BOOK / "measurements"
+ARCHIVE = PACKAGE / "compiled.json.xz"
+
+# pyproject.toml gives an installed package its own kernels and measurements.
+INSTALLED = (PACKAGE / "kernels").is_dir()
+KERNELS = (PACKAGE if INSTALLED else ROOT) / "kernels"
+MEASUREMENTS = (PACKAGE if INSTALLED else BOOK) / "measurements"

@@ -4,12 +4,10 @@ import importlib.util
 import os
 import shutil
 import sys
-import threading
 from contextlib import suppress
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from browsing import served
 
 from sgemm_lab import book
 from sgemm_lab.paths import ROOT
@@ -33,20 +31,13 @@ def pytest_report_header():
         return "book: " + book.summary([book.read(path) for path in book.notebooks()])
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture(scope="session")
 def site():
-    """The address of the built book, served on this machine."""
+    """The built book, served on this machine."""
     if not (HTML / "index.html").is_file():
         pytest.skip("the book is not built: make book")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=HTML))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
+    with served(HTML) as site:
+        yield site
 
 
 @pytest.fixture(scope="session")

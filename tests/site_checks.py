@@ -5,11 +5,14 @@ The first ones read files; the others look at a page that a browser (Playwright'
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from nbformat import NotebookNode
+
+from sgemm_lab import book
 from sgemm_lab.paths import ROOT
 
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
@@ -93,7 +96,7 @@ HINTLESS = """() => [...document.querySelectorAll(".bd-article *")]
   .filter((box) => getComputedStyle(box).overflowX == "auto" && !box.matches(".scrolls"))
   .map((box) => "scrolls and doesn't show it: " + box.outerHTML.slice(0, 80))"""
 
-CUT = """() => [...document.querySelectorAll(".bd-article figure > div:has(> svg)")]
+CUT = """() => [...document.querySelectorAll(".bd-article figure div:has(> svg)")]
   .filter((box) => box.scrollWidth > box.clientWidth + 1)
   .map((box) => "a chart that isn't seen whole: " + box.firstElementChild.ariaLabel)"""
 
@@ -101,6 +104,10 @@ COPYLESS = """() => [...document.querySelectorAll(".bd-article :is(.cell_input, 
   .filter((code) => !code.closest(".jupyter-widgets"))
   .filter((code) => !code.parentElement.querySelector("button.copybtn"))
   .map((code) => "no button to copy: " + code.textContent.slice(0, 60))"""
+
+# No rule of its looks into what is drawn, which is one picture to a reader of screens.
+RUN_AXE = """() => axe.run({exclude: ["svg[role=img] > *"]},
+  {resultTypes: ["violations"], preload: false})"""
 
 
 def nameless(page) -> list[str]:
@@ -131,7 +138,7 @@ def copyless(page) -> list[str]:
 def violations(page) -> list[str]:
     """What axe-core finds serious or critical."""
     page.add_script_tag(path=AXE)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    found = page.evaluate(RUN_AXE)["violations"]
     return [
         f"{each['id']}: {node['html'][:90]}: {node['failureSummary']}"
         for each in found
@@ -142,12 +149,14 @@ def violations(page) -> list[str]:
 
 # ------------------------------------------------------------------------------- explorers
 
+STATE_TAG = "script[type='application/vnd.jupyter.widget-state+json']"
 STATE = re.compile(
     r'<script type="application/vnd.jupyter.widget-state\+json">(.*?)</script>', re.S
 )
 VIEW = re.compile(r'<script type="application/vnd.jupyter.widget-view\+json">(.*?)</script>', re.S)
-SELECTORS = {"ToggleButtonsModel": "button", "DropdownModel": "option"}
-CONTROL = ":is(.widget-toggle-buttons, .widget-dropdown):visible"
+SELECTOR = "ToggleButtonsModel"
+STACKS = ("StackModel", "TabModel")  # of ipywidgets 8, of 7
+CONTROL = ".widget-toggle-buttons:visible"
 
 # The panes that are seen, and those that should be, without what the page adds to them.
 PANES = """(area, expected) => {
@@ -163,35 +172,48 @@ PANES = """(area, expected) => {
 }"""
 
 
+def _id(reference: str) -> str:
+    return reference.removeprefix("IPY_MODEL_")
+
+
+def turned_by(models: dict[str, dict]) -> dict[str, str]:
+    """The id of each stack of panes → the id of the selector that it follows."""
+    links = [model["state"] for model in models.values() if "source" in model["state"]]
+    return {
+        _id(link["target"][0]): _id(link["source"][0])
+        for link in links
+        if link["target"][1] == "selected_index"
+    }
+
+
 class Explorer:
-    """A widget in the state that a page carries: its selectors, and what each choice shows."""
+    """A widget in its saved state: its selectors, and what each choice shows."""
 
     def __init__(self, models: dict, root: str):
         self.models, self.root = models, root
-        self.turned_by = {
-            self._id(state["target"][0]): self._id(state["source"][0])
-            for state in (model["state"] for model in models.values())
-            if "source" in state and state["target"][1] == "selected_index"
-        }
+        self.turned_by = turned_by(models)
         self.chosen = {
             key: model["state"]["index"]
             for key, model in models.items()
-            if model["model_name"] in SELECTORS
+            if model["model_name"] == SELECTOR
         }
 
-    @staticmethod
-    def _id(reference: str) -> str:
-        return reference.removeprefix("IPY_MODEL_")
-
-    def shown(self, key: str = "") -> Iterator[str]:
-        """Ids of the models that this choice shows, in the order of the page."""
+    def shown(self, key: str = "", hidden: Iterable[str] = ()) -> Iterator[str]:
+        """Ids of the models that this choice shows, in the order of the page, and of those that
+        `hidden` kinds of stacks don't show."""
         key = key or self.root
         yield key
-        children = [self._id(child) for child in self.models[key]["state"].get("children", ())]
-        if self.models[key]["model_name"] == "StackModel":
+        kind, state = self.models[key]["model_name"], self.models[key]["state"]
+        children = [_id(child) for child in state.get("children", ())]
+        if kind in STACKS and kind not in hidden:
             children = [children[self.chosen[self.turned_by[key]]]]
         for child in children:
-            yield from self.shown(child)
+            yield from self.shown(child, hidden)
+
+    def drawn(self) -> int:
+        """How many pieces of HTML are drawn. A Tab draws what it hides, a Stack doesn't."""
+        models = (self.models[key] for key in self.shown(hidden=["TabModel"]))
+        return sum(model["model_name"] == "HTMLModel" for model in models)
 
     def selectors(self) -> list[str]:
         return [key for key in self.shown() if key in self.chosen]
@@ -199,9 +221,6 @@ class Explorer:
     def panes(self) -> list[str]:
         models = (self.models[key] for key in self.shown())
         return [m["state"]["value"] for m in models if m["model_name"] == "HTMLModel"]
-
-    def kind(self, key: str) -> str:
-        return SELECTORS[self.models[key]["model_name"]]
 
     def options(self, key: str) -> list[str]:
         return self.models[key]["state"]["_options_labels"]
@@ -220,36 +239,37 @@ def explorers(html: str) -> list[Explorer]:
     return [each for each in found if each.selectors()]
 
 
-def by_mouse(area, explorer: Explorer, place: int, index: int) -> None:
-    control = area.locator(CONTROL).nth(place)
-    if explorer.kind(explorer.selectors()[place]) == "button":
-        control.locator("button").nth(index).click()
-    else:
-        control.locator("select").select_option(index=index)
+def explorers_of_notebook(nb) -> list[tuple[int, Explorer]]:
+    """The explorers of a notebook, each with the place of its cell, counted from 0."""
+    state = nb.metadata.widgets[book.WIDGET_STATE].state
+    return [
+        (place, explorer)
+        for place, cell in enumerate(nb.cells)
+        for root in book.shown(NotebookNode(cells=[cell]))
+        if (explorer := Explorer(state, root)).selectors()
+    ]
 
 
-def by_keyboard(area, explorer: Explorer, place: int, index: int) -> None:
-    """Tab, from where one is in the explorer, to the control; Space, or the arrows of a list."""
-    page, control = area.page, area.locator(CONTROL).nth(place)
-    buttons = explorer.kind(explorer.selectors()[place]) == "button"
-    wanted = (control.locator("button").nth(index) if buttons else control).element_handle()
+def by_mouse(area, place: int, index: int) -> None:
+    area.locator(CONTROL).nth(place).locator("button").nth(index).click()
+
+
+def by_keyboard(area, place: int, index: int) -> None:
+    """Tab, from where one is in the explorer, to the button; Space."""
+    keyboard = area.page.keyboard
+    button = area.locator(CONTROL).nth(place).locator("button").nth(index).element_handle()
     for _ in range(2):  # forward from here, then from the beginning
         while area.evaluate("area => area.contains(document.activeElement)"):
-            if wanted.evaluate("node => node.contains(document.activeElement)"):
-                for key in ["Space"] if buttons else ["Home", *["ArrowDown"] * index]:
-                    page.keyboard.press(key)
-                return
-            page.keyboard.press("Tab")
+            if button.evaluate("button => button == document.activeElement"):
+                return keyboard.press("Space")
+            keyboard.press("Tab")
         area.evaluate("area => { area.tabIndex = -1; area.focus(); }")
 
 
-def by_script(area, explorer: Explorer, place: int, index: int) -> None:
+def by_script(area, place: int, index: int) -> None:
     """Clicks as fast as can be."""
     control = area.locator(CONTROL).nth(place)
-    if explorer.kind(explorer.selectors()[place]) == "button":
-        control.evaluate("(node, at) => node.querySelectorAll('button')[at].click()", index)
-    else:
-        control.locator("select").select_option(index=index)
+    control.evaluate("(node, at) => node.querySelectorAll('button')[at].click()", index)
 
 
 def wrong_panes(area, explorer: Explorer, choose: Callable, every: bool = False) -> list[str]:
@@ -267,7 +287,7 @@ def wrong_panes(area, explorer: Explorer, choose: Callable, every: bool = False)
 
     def take(place: int, index: int) -> None:
         explorer.chosen[explorer.selectors()[place]] = index
-        choose(area, explorer, place, index)
+        choose(area, place, index)
 
     def walk(place: int) -> None:
         selectors = explorer.selectors()

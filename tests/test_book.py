@@ -13,10 +13,11 @@ import time
 
 import nbformat
 import pytest
+import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from PIL import Image
 
-from sgemm_lab import book
+from sgemm_lab import book, notebooks
 from sgemm_lab.paths import ROOT
 
 # -- the committed notebooks ----------------------------------------------------------------------
@@ -24,15 +25,21 @@ from sgemm_lab.paths import ROOT
 
 @pytest.mark.parametrize("path", book.notebooks(), ids=lambda path: path.stem)
 def test_a_committed_notebook_is_whole_and_canonical(path):
-    nb = book.read(path)
-    assert book.problems(nb) == []
-    assert book.dumps(book.canonical(nb)) == path.read_bytes()
+    found = notebooks.problems(path)
+    assert found == [], "\n".join(found)
 
 
-def test_every_notebook_is_in_the_table_of_contents():
-    toc = (ROOT / "_toc.yml").read_text()
-    missing = [p.stem for p in book.notebooks() if f"book/{p.stem}\n" not in toc]
-    assert missing == []
+def test_the_table_of_contents_has_every_page_once():
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
+    listed = [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
+    pages = sorted(p for end in ("ipynb", "md") for p in (ROOT / "book").glob(f"*.{end}"))
+    there = [f"book/{path.stem}" for path in pages]
+    assert sorted(listed) == sorted(there), (
+        f"_toc.yml lacks {set(there) - set(listed) or 'nothing'}, names "
+        f"{set(listed) - set(there) or 'nothing'} that is not there, and names "
+        f"{[page for page in set(listed) if listed.count(page) > 1] or 'nothing'} twice. "
+        "Give each page of book/ one line there."
+    )
 
 
 def test_few_cells_are_spared_from_nbval():
@@ -285,6 +292,71 @@ def test_notebooks_are_executed_without_a_gpu_in_their_own_folder(tmp_path):
     assert cell(book.read(path), "look").outputs[0].data["text/plain"] == "('', True)"
 
 
+# -- the form that is committed, without executing ------------------------------------------------
+
+
+def from_colab(nb) -> str:
+    """The notebook as Colab saves it, as JSON."""
+    raw = json.loads(nbformat.writes(nb))
+    raw["nbformat_minor"] = 0
+    raw["metadata"]["colab"] = {"provenance": [], "gpuType": "T4"}
+    raw["metadata"]["accelerator"] = "GPU"
+    raw["metadata"]["widgets"][book.WIDGET_STATE] = nb.metadata.widgets[book.WIDGET_STATE]["state"]
+    for each in raw["cells"]:
+        each["metadata"] |= {"id": each.pop("id"), "colab": {"base_uri": "https://localhost:8080/"}}
+    return json.dumps(raw)
+
+
+def test_a_notebook_saved_by_colab_is_refused_and_mended(notebook, capsys):
+    before = notebook.read_bytes()
+    notebook.write_text(from_colab(book.read(notebook)))
+    assert notebooks.main([str(notebook)]) == 1
+    assert "has no key `state` (Colab saves it so)" in capsys.readouterr().err
+    assert notebooks.main(["--fix", str(notebook)]) == 0
+    assert capsys.readouterr().out == "fixed sample.ipynb\n"
+    assert notebook.read_bytes() == before
+
+
+def renumbered(nb):
+    for code in book.code_cells(nb):
+        code.execution_count += 7
+
+
+def timed(nb):
+    nb.cells[2].metadata["execution"] = {"iopub.status.busy": "2026-01-01T00:00:00Z"}
+
+
+def without_colab_cell(nb):
+    nb.cells.pop(0)
+
+
+@pytest.mark.parametrize("change", [renumbered, timed, without_colab_cell])
+def test_what_an_editor_left_is_found_and_fix_removes_it(notebook, change, capsys):
+    before = notebook.read_bytes()
+    changed(notebook, change)
+    assert notebooks.main([str(notebook)]) == 1
+    assert "python -m sgemm_lab" in capsys.readouterr().err
+    assert notebooks.main(["--fix", str(notebook)]) == 0
+    assert notebook.read_bytes() == before
+
+
+def nbstripout(nb):
+    for code in book.code_cells(nb):
+        code.update(outputs=[], execution_count=None)
+
+
+@pytest.mark.parametrize("change, said", [
+    (nbstripout, "7 of its 7 code cells were not executed"),
+    (reordered, "its execution count is 3, not 2: python -m sgemm_lab run"),
+])  # fmt: skip
+def test_what_must_be_executed_is_told_and_the_file_left_alone(notebook, change, said, capsys):
+    changed(notebook, change)
+    before = notebook.read_bytes()
+    assert notebooks.main(["--fix", str(notebook)]) == 1
+    assert said in capsys.readouterr().err
+    assert notebook.read_bytes() == before
+
+
 # -- what is found without executing --------------------------------------------------------------
 
 
@@ -302,7 +374,15 @@ def path(*parts):
 
 PROBLEMS = {
     "no Colab cell": (lambda nb: nb.cells.pop(0), "does not begin with the Colab cell"),
-    "not executed": (lambda nb: cell(nb, "value").update(execution_count=None), "execute the"),
+    "not executed": (
+        lambda nb: cell(nb, "value").update(execution_count=None),
+        "1 of its 7 code cells were not executed, or their outputs were stripped (the first is "
+        "value): python -m sgemm_lab run",
+    ),
+    "stripped": (
+        lambda nb: [code.update(outputs=[]) for code in book.code_cells(nb)],
+        "not one of its cells shows anything: python -m sgemm_lab run",
+    ),
     "reordered": (reordered, "execution count is 3, not 2"),
     "too long": (lambda nb: cell(nb, "value").update(source="x\n" * 21), "has 21 lines"),
     "empty": (lambda nb: cell(nb, "value").update(source=""), "is empty"),
@@ -324,8 +404,8 @@ PROBLEMS = {
     ),
     "home": (lambda nb: output(nb, "value", path("home", "ada")), "a path of this machine"),
     "temporary": (lambda nb: output(nb, "value", path("tmp", "ipy_1")), "a path of this machine"),
-    "packages": (lambda nb: output(nb, "value", "site-packages/cupy"), "a path of this machine"),
-    "drive": (lambda nb: output(nb, "value", "C:\\Users\\ada"), "a path of this machine"),
+    "packages": (lambda nb: output(nb, "value", "site-packages/cupy"), "a file of this install"),
+    "drive": (lambda nb: output(nb, "value", "C:" + r"\Users\ada"), "a path of this machine"),
     "address": (lambda nb: output(nb, "value", "<f at 0x7f00aa12>"), "an address in memory"),
     "path in a pane": (
         lambda nb: nb.metadata.widgets[book.WIDGET_STATE].state.w0001.state.update(
@@ -348,13 +428,29 @@ def test_problems_finds(executed, change, said):
 # -- the Colab cell -------------------------------------------------------------------------------
 
 
-def test_the_colab_cell_does_nothing_elsewhere():
+@pytest.fixture(params=["https://github.com/someone/a-book", None], ids=["address", "none"])
+def address(request, monkeypatch):
+    """The repository's address, set or not."""
+    monkeypatch.setattr(book, "repository", lambda root=ROOT: request.param)
+    return request.param
+
+
+def test_the_colab_cell_does_nothing_elsewhere(address):
     names = {}
     exec(book.colab_cell().source, names)
     assert set(names) - {"__builtins__"} == {"sys"}
 
 
+def test_the_colab_cell_says_so_when_there_is_no_address(monkeypatch):
+    monkeypatch.setattr(book, "repository", lambda root=ROOT: None)
+    monkeypatch.setitem(sys.modules, "google.colab", object())
+    with pytest.raises(RuntimeError, match="python -m sgemm_lab repo https://"):
+        exec(book.colab_cell().source, {})
+
+
 def test_the_colab_cell_clones_once_and_enters_the_book(monkeypatch, tmp_path):
+    address = "https://github.com/someone/a-book"
+    monkeypatch.setattr(book, "repository", lambda root=ROOT: address)
     content = tmp_path / "content"
     source = book.colab_cell().source.replace("/content/", f"{content.as_posix()}/")
     calls = []
@@ -371,12 +467,5 @@ def test_the_colab_cell_clones_once_and_enters_the_book(monkeypatch, tmp_path):
         exec(source, {})
         assert os.getcwd() == f"{calls[0][-1]}/book"
     assert len(calls) == 1
-    assert calls[0][:5] == ["git", "clone", "--depth", "1", book.repository()]
+    assert calls[0][:5] == ["git", "clone", "--depth", "1", address]
     assert sys.path.count(calls[0][-1]) == 1
-
-
-def test_the_repository_address_stands_in_one_place():
-    address = book.repository()
-    assert not address.endswith((".git", "/"))
-    owned = [ROOT / "README.md", ROOT / "pyproject.toml", *(ROOT / "sgemm_lab").rglob("*.py")]
-    assert [p.name for p in owned if address in p.read_text(encoding="utf-8")] == []

@@ -10,7 +10,10 @@ from sgemm_lab.doctor import Facts, Gpu, diagnose
 doctor = import_module("sgemm_lab.doctor")  # the package's name `doctor` is its function
 
 T4 = Gpu("Tesla T4", (7, 5), "550.54, CUDA 12.4")
-NO_GPU = Facts((3, 11, 2), "Linux", "14.2.0", "cupy-cuda12x", "12.9.86", None, False, False, False)
+NO_GPU = Facts(
+    (3, 11, 2), "Linux", "14.2.0", "cupy-cuda12x", "12.9.86", None, False, False, False, "12.9.86"
+)
+NO_CUPY = dataclasses.replace(NO_GPU, cupy=None, nvrtc=None)
 WITH_GPU = dataclasses.replace(NO_GPU, gpu=T4, driver=True)
 
 
@@ -40,15 +43,17 @@ def test_with_a_gpu_kernels_run_on_it():
     [
         (NO_GPU, {"python": (3, 9, 1)}, "ptx", "Python 3.11 or newer; this is Python 3.9",
          "Install a newer Python"),
-        (NO_GPU, {"cupy": None, "nvrtc": None}, "pages", "CuPy, which holds the binding to NVRTC",
+        (NO_CUPY, {}, "archive", "CuPy, which holds the binding to NVRTC",
          "pip install cupy-cuda12x==14.2.0 nvidia-cuda-nvrtc-cu12==12.9.86"),
-        (NO_GPU, {"cupy": None, "nvrtc": None, "colab": True}, "pages",
+        (NO_CUPY, {"colab": True}, "archive",
          "Colab's CPU runtime has neither", "Runtime > Change runtime type > T4 GPU"),
-        (NO_GPU, {"cupy": None, "nvrtc": None, "system": "Darwin"}, "pages",
-         "no wheels of them for macOS", "Colab, or read the published pages"),
-        (NO_GPU, {"nvrtc": None}, "pages", "NVRTC, CUDA's compiler",
+        (NO_CUPY, {"system": "Darwin"}, "archive",
+         "no wheels of them for macOS", "Only your own kernels need them: try those on Colab."),
+        (NO_GPU, {"nvrtc": None}, "archive", "NVRTC, CUDA's compiler",
          "pip install nvidia-cuda-nvrtc-cu12==12.9.86"),
-        (NO_GPU, {"nvrtc": None, "package": "cupy-cuda13x"}, "pages", "NVRTC",
+        (WITH_GPU, {"nvrtc": None}, "pages", "NVRTC, CUDA's compiler",
+         "pip install nvidia-cuda-nvrtc-cu12==12.9.86"),
+        (NO_GPU, {"nvrtc": None, "package": "cupy-cuda13x"}, "archive", "NVRTC",
          'pip install "cupy-cuda13x[ctk]==14.2.0"'),
         (NO_GPU, {"driver": True}, "ptx", "a driver is installed, but CuPy finds no GPU",
          "nvidia-smi"),
@@ -67,6 +72,13 @@ def test_what_is_missing_comes_with_its_remedy(facts, change, way, what, remedy)
     assert f"Missing: {found}\n    {command}" in str(report)
 
 
+def test_without_nvrtc_the_books_kernels_run_and_it_says_what_compiled_them():
+    report = str(diagnose(dataclasses.replace(NO_CUPY, system="Darwin")))
+    assert "NVRTC   not found; 12.9.86 compiled the book's kernels beforehand\n" in report
+    assert "The book's kernels run on the PTX machine, compiled beforehand" in report
+    assert "your own kernels and exercises need NVRTC" in report
+
+
 def test_the_ptx_machine_can_be_asked_for_on_a_gpu():
     report = diagnose(dataclasses.replace(WITH_GPU, forced=True))
     assert (report.way, report.ok) == ("ptx", True)
@@ -83,7 +95,8 @@ def test_the_card_is_one_line(monkeypatch):
     for facts, start in (
         (NO_GPU, "Kernels run on the PTX machine, without a GPU · NVRTC 12.9.86 · Python 3.11.2"),
         (WITH_GPU, "Kernels run on Tesla T4 (compute capability 7.5"),
-        (dataclasses.replace(NO_GPU, cupy=None, nvrtc=None), "Kernels cannot run here"),
+        (NO_CUPY, "The book's kernels run on the PTX machine, compiled beforehand · no NVRTC"),
+        (dataclasses.replace(WITH_GPU, nvrtc=None), "Kernels cannot run here"),
     ):
         monkeypatch.setattr(doctor, "look", lambda facts=facts: facts)
         assert doctor.card().startswith(start) and "\n" not in doctor.card()

@@ -1,7 +1,8 @@
 """NVRTC: PTX and cubins without a GPU, and errors that show the line."""
 
-import builtins
+import platform
 import re
+import sys
 
 import pytest
 
@@ -90,30 +91,41 @@ def test_an_unknown_option_is_an_error_too():
         nvrtc.compile_ptx("", ("-bogus",))
 
 
-def test_without_cupy_the_error_says_what_to_install(monkeypatch):
-    real = builtins.__import__
-
-    def no_cupy(name, *args, **kwargs):
-        if name.startswith("cupy"):
-            raise ModuleNotFoundError(f"No module named {name!r}")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_cupy)
-    with pytest.raises(
-        nvrtc.NvrtcMissing, match=r"pip install cupy-cuda12x.*nvidia-cuda-nvrtc-cu12"
-    ):
-        nvrtc.compile_ptx("// without cupy")
+def test_the_report_is_that_of_the_cubin_and_the_same_every_time():
+    told = nvrtc.report(TILED.source, arch="sm_75")
+    assert told == nvrtc.compile_cubin(TILED.source, arch="sm_75").log
+    nvrtc.ask.cache_clear()
+    assert nvrtc.report(TILED.source, arch="sm_75") == told  # not the time it took
 
 
-def test_without_the_library_the_error_says_what_to_install(monkeypatch):
+@pytest.mark.parametrize("what", ["cupy", "the library"])
+@pytest.mark.parametrize(
+    ("system", "way"),
+    [
+        ("Linux", "neither needs a GPU: pip install cupy-cuda12x==14.2.0 nvidia-cuda-nvrtc-cu12=="),
+        ("Darwin", "no wheels of them for macOS: try your own kernels on Colab"),
+    ],
+)
+def test_without_the_compiler_ones_own_kernel_is_told_what_to_install(
+    monkeypatch, what, system, way
+):
     from cupy.cuda import nvrtc as binding
 
     def no_library():
         raise RuntimeError("libnvrtc.so.12: cannot open shared object file")
 
-    monkeypatch.setattr(binding, "getVersion", no_library)
-    with pytest.raises(nvrtc.NvrtcMissing, match="pip install nvidia-cuda-nvrtc-cu12"):
-        nvrtc.compile_ptx("// without the library")
+    monkeypatch.setattr(platform, "system", lambda: system)
+    if what == "cupy":
+        monkeypatch.setitem(sys.modules, "cupy.cuda", None)
+    else:
+        monkeypatch.setattr(binding, "getVersion", no_library)
+    with pytest.raises(nvrtc.NvrtcMissing) as error:
+        nvrtc.compile_ptx(f"// without {what} on {system}")
+    assert "This kernel was not compiled beforehand." in str(error.value)
+    assert way in str(error.value)
+    nvrtc.version.cache_clear()
+    assert nvrtc.version() is None
+    nvrtc.version.cache_clear()
 
 
 def test_the_version_is_the_compilers_own():

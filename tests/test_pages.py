@@ -1,17 +1,16 @@
 """The built pages in a browser: light and dark, wide and narrow; their explorers in use."""
 
 import re
-from contextlib import contextmanager
-from types import SimpleNamespace
 
+import colab
 import pytest
 import site_checks as checks
-from conftest import HTML
+from browsing import WIDTHS, shown, wrong_choices
 from test_site import STEPS, pages
 
+from sgemm_lab import book
 from sgemm_lab.paths import ROOT
 
-WIDTHS = {"wide": 1280, "narrow": 375}
 VIEWS = [
     pytest.param((name, width, theme), id=f"{name.removeprefix('book/')}-{size}-{theme}")
     for name in pages()
@@ -28,31 +27,6 @@ WITH_WIDGETS = [
 def assets():
     if not (ROOT / "node_modules" / ".ready").exists():
         pytest.skip("node_modules is missing, so the pages load from a CDN: npm ci, make book")
-
-
-@contextmanager
-def shown(browser, site, name, width=WIDTHS["wide"], theme="light", change=None):
-    """A page that the browser shows, and what goes wrong meanwhile; `change` alters its HTML."""
-    context = browser.new_context(viewport={"width": width, "height": 900})
-    context.add_init_script(f"localStorage.mode = localStorage.theme = '{theme}'")
-    page, wrong = context.new_page(), []
-
-    def own(url: str) -> bool:
-        return url.startswith((site, "data:", "blob:"))
-
-    page.on("console", lambda m: m.type == "error" and wrong.append(f"console: {m.text}"))
-    page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-    page.on("requestfailed", lambda r: wrong.append(f"failed: {r.url}"))
-    page.on("response", lambda r: r.status >= 400 and wrong.append(f"{r.status}: {r.url}"))
-    page.on("request", lambda r: own(r.url) or wrong.append(f"off the host: {r.url}"))
-    if change:
-        html = change((HTML / f"{name}.html").read_text("utf-8"))
-        page.route(
-            f"**/{name}.html", lambda route: route.fulfill(body=html, content_type="text/html")
-        )
-    page.goto(f"{site}/{name}.html", wait_until="networkidle")
-    yield SimpleNamespace(page=page, wrong=wrong, name=name, width=width, theme=theme)
-    context.close()
 
 
 @pytest.fixture(scope="module", params=VIEWS)
@@ -79,7 +53,7 @@ def test_a_page_opens_in_its_theme(view):
 
 
 def test_every_widget_is_drawn(view):
-    views = len(checks.VIEW.findall((HTML / f"{view.name}.html").read_text("utf-8")))
+    views = len(checks.VIEW.findall(view.site.html(view.name)))
     assert view.page.locator(".widget-subarea").count() == views
     for area in view.page.locator(".widget-subarea").all():
         assert area.locator(".jupyter-widgets").count() > 0
@@ -123,6 +97,15 @@ def test_a_page_does_not_scroll_sideways_in_either_theme(view):
         themes.add(html.get_attribute("data-theme"))
         button.click()
     assert themes == {"light", "dark"}
+
+
+def test_each_choice_of_an_explorer_shows_its_pane_and_only_it(view):
+    explorers = view.explorers()
+    assert bool(explorers) == (view.name in WITH_WIDGETS)
+    choose = checks.by_mouse if view.width == WIDTHS["wide"] else checks.by_keyboard
+    assert wrong_choices(explorers, choose) == []
+    if choose is checks.by_mouse:
+        assert wrong_choices(explorers, checks.by_script, every=True) == []
 
 
 def test_nothing_went_wrong_meanwhile_and_no_other_host_was_asked(view):
@@ -176,33 +159,12 @@ def test_what_goes_wrong_on_a_page_is_noticed(browser, site, change, told):
 # ------------------------------------------------------------------------------- explorers
 
 
-def explorers(view) -> list[tuple]:
-    """The explorers of a page: where each is, and what it should show, from the file as built."""
-    found = checks.explorers((HTML / f"{view.name}.html").read_text("utf-8"))
-    areas = view.page.locator(".widget-subarea").filter(has=view.page.locator(checks.CONTROL)).all()
-    assert len(areas) == len(found) > 0
-    return list(zip(areas, found, strict=True))
-
-
-def wrong(explorers, choose, every=False) -> list[str]:
-    return [each for pair in explorers for each in checks.wrong_panes(*pair, choose, every)]
-
-
-@pytest.fixture(scope="module", params=WITH_WIDGETS)
-def explored(request, browser, site, assets):
-    """The explorers of a page, which is loaded once: each goes on where the last test left it."""
-    with shown(browser, site, request.param) as view:
-        yield explorers(view)
+@pytest.mark.parametrize("name", ["book/02_tiled", "book/limits"])
+def test_an_explorer_saved_by_ipywidgets_7_switches_too(browser, site, name):
+    with shown(browser, site, name, change=colab.page_as_saved_there) as view:
+        assert "Tab" in view.page.locator(checks.STATE_TAG).inner_text()
+        assert wrong_choices(view.explorers(), checks.by_mouse) == []
         assert view.wrong == []
-
-
-@pytest.mark.parametrize("choose", [checks.by_mouse, checks.by_keyboard], ids=["mouse", "keys"])
-def test_each_choice_of_an_explorer_shows_its_pane_and_only_it(explored, choose):
-    assert wrong(explored, choose) == []
-
-
-def test_all_choices_together_show_their_pane(explored):
-    assert wrong(explored, checks.by_script, every=True) == []
 
 
 def unlinked(html: str) -> str:
@@ -220,7 +182,7 @@ def swapped(html: str) -> str:
 
 
 def out_of_reach(html: str) -> str:
-    script = "setInterval(() => document.querySelectorAll('.widget-subarea :is(button, select)')"
+    script = "setInterval(() => document.querySelectorAll('.widget-subarea button')"
     script += ".forEach((node) => node.tabIndex = -1), 10)"
     return html.replace("</head>", f"<script>{script}</script></head>")
 
@@ -232,58 +194,99 @@ def out_of_reach(html: str) -> str:
     (out_of_reach, checks.by_keyboard),
 ])  # fmt: skip
 def test_an_explorer_that_shows_another_pane_is_found(browser, site, change, choose):
-    with shown(browser, site, "book/limits", change=change) as view:
-        assert wrong(explorers(view), choose) != []
+    with shown(browser, site, "book/01_naive", change=change) as view:
+        assert wrong_choices(view.explorers(), choose) != []
 
 
 # ------------------------------------------------------------------------------- the book
 
 
+def first_results(view, words: str) -> list:
+    """Links to the pages that a search from this page finds first."""
+    view.page.keyboard.press("Control+k")
+    field = view.page.locator("dialog[open] input:focus")  # before, letters go to the page
+    field.press_sequentially(words)
+    field.press("Enter")
+    view.page.wait_for_url(f"**/search.html?q={words.replace(' ', '+')}")
+    view.page.locator("#search-results .search-summary", has_text="earch finished").wait_for()
+    view.page.wait_for_load_state("networkidle")  # the excerpts are there
+    return view.page.locator("#search-results ul.search > li > a").all()[:5]
+
+
 def test_search_finds_bank_conflicts(browser, site):
     with shown(browser, site, "book/intro") as view:
-        view.page.keyboard.press("Control+k")
-        field = view.page.locator("dialog[open] input:focus")  # before, letters go to the page
-        field.press_sequentially("bank conflict")
-        field.press("Enter")
-        view.page.wait_for_url("**/search.html?q=bank+conflict")
-        results = view.page.locator("#search-results ul.search > li")
-        chapter = results.filter(has_text="4. Bank conflicts").first
-        chapter.wait_for()
-        assert chapter.evaluate("li => [...li.parentNode.children].indexOf(li)") < 5
-        view.page.wait_for_load_state("networkidle")  # the excerpts are there
+        found = first_results(view, "bank conflict")
+        chapter = next(link for link in found if "4. Bank conflicts" in link.inner_text())
         assert view.wrong == []
-        chapter.locator("a").first.click()
+        chapter.click()
         assert view.page.locator(".bd-article h1").inner_text().startswith("4. Bank conflicts")
 
 
-def test_the_title_page_has_one_chart_and_three_ways_in(browser, site):
+def test_a_search_that_misses_is_found(browser, site):
     with shown(browser, site, "book/intro") as view:
-        article = view.page.locator(".bd-article")
-        assert article.locator("svg[role=img]").count() == 1
-        cards = article.locator(".sd-card a").all()
-        ways = [card.evaluate("link => link.getAttribute('href')") for card in cards]
-        assert len(ways) == 3
-        assert ways[0].endswith("00_setup.html")
-        assert re.fullmatch(r"https://colab\..*/blob/main/book/00_setup.ipynb", ways[1])
-        assert (
-            "make lab" in article.locator(f"{ways[2]} ~ div pre, {ways[2]} pre").first.inner_text()
-        )
+        index = (site.root / "searchindex.js").read_text("utf-8")
+        index = index.replace("Bank conflicts", "Banks")
+        view.page.route("**/searchindex.js", lambda route: route.fulfill(body=index))
+        found = first_results(view, "bank conflict")
+        assert not any("4. Bank conflicts" in link.inner_text() for link in found)
 
 
-def test_the_parts_are_numbered_in_the_sidebar(browser, site):
-    with shown(browser, site, "book/intro") as view:
-        content = "nodes => nodes.map((node) => getComputedStyle(node, '::before').content)"
-        parts = view.page.locator(".bd-links p.caption").evaluate_all(content)
-        assert len(parts) > 1 and set(parts) == {'counter(part, upper-roman) ". "'}
-        assert view.page.locator(".bd-links").get_by_text(f"{len(STEPS)}. ").count() == 1
+def title_page(view) -> list[str]:
+    """What is missing on the title page: one chart, three cards, and where they lead."""
+    article = view.page.locator(".bd-article")
+    charts, cards = (article.locator(what).count() for what in ("svg[role=img]", ".sd-card"))
+    ways = article.locator(".sd-card a")
+    ways = ways.evaluate_all("links => links.map((link) => link.getAttribute('href'))")
+    place = next((way for way in ways if way.startswith("#")), "#none")
+    told = article.locator(f"{place} ~ div pre, {place} pre").all_inner_texts()
+    colab = [way for way in ways if re.fullmatch(r"https://colab\..*/book/00_setup.ipynb", way)]
+    right = {
+        f"{charts} charts": charts == 1,
+        f"{cards} cards": cards == 3,
+        "no way to chapter 0": "00_setup.html" in ways,
+        "no way to Colab": len(colab) == bool(book.repository()),  # else that card says so
+        "no way to one's own machine": any("make lab" in each for each in told),
+    }
+    return [what for what, holds in right.items() if not holds]
 
 
-def test_the_copied_kernel_is_the_file(browser, site):
+def parts(view) -> list[str]:
+    """What is wrong with the numbers in the sidebar."""
+    content = "nodes => nodes.map((node) => getComputedStyle(node, '::before').content)"
+    found = view.page.locator(".bd-links p.caption").evaluate_all(content)
+    numbered = len(found) > 1 and set(found) == {'counter(part, upper-roman) ". "'}
+    last = view.page.locator(".bd-links").get_by_text(f"{len(STEPS)}. ").count() == 1
+    right = {"parts without numbers": numbered, "no number of the last step": last}
+    return [what for what, holds in right.items() if not holds]
+
+
+@pytest.mark.parametrize("look, pattern, new, told", [
+    (title_page, "$", "", []),
+    (title_page, '<svg viewBox.*?</svg>', "", ["0 charts"]),
+    (title_page, "00_setup.html", "01_naive.html", ["no way to chapter 0"]),
+    (title_page, ">make<", ">made<", ["no way to one's own machine"]),
+    (title_page, 'class="sd-card ', 'class="', ["0 cards", "no way to chapter 0"]),
+    (parts, "$", "", []),
+    (parts, r"lab\.css", "none.css", ["parts without numbers"]),
+    (parts, f">{len(STEPS)}\\. ", ">", ["no number of the last step"]),
+], ids=lambda each: getattr(each, "__name__", None))  # fmt: skip
+def test_the_title_page_shows_the_ways_in_and_what_it_lacks_is_noticed(
+    browser, site, look, pattern, new, told
+):
+    def change(html: str) -> str:
+        return re.sub(pattern, new, html, flags=re.S)
+
+    with shown(browser, site, "book/intro", change=change) as view:
+        assert look(view)[: len(told) or None] == told
+
+
+@pytest.mark.parametrize("change", [str, lambda html: html.replace("threadIdx", "blockIdx")])
+def test_the_copied_kernel_is_the_file(browser, site, change):
     step = STEPS[1]
-    with shown(browser, site, f"book/{step.stem}") as view:
+    with shown(browser, site, f"book/{step.stem}", change=change) as view:
         view.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         code = view.page.locator("figure .highlight").first
         code.hover()
         code.locator("button.copybtn").click()
         copied = view.page.evaluate("navigator.clipboard.readText()")
-        assert copied.strip() == step.source.strip()
+        assert (copied.strip() == step.source.strip()) == (change is str)

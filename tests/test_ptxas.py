@@ -134,3 +134,10 @@ def test_a_load_whose_result_nobody_reads_is_no_access():
 }"""
     kernel = parse(text).kernel("f")
     assert executed(kernel, {"s": 0}) == {(0, 1): (), (0, 2): ((0, 4),), (0, 3): ((8, 4),)}
+
+
+def test_an_address_from_a_chain_of_squares_is_found_in_no_time():
+    chain = "i *= i;" * 64  # written out, the last one has 2**64 terms
+    body = f"__shared__ float s[64]; int i = x[0]; {chain} s[i & 63] = x[1]; x[2] = s[i & 62];"
+    code = f'extern "C" __global__ void f(float* x) {{ {body} }}'
+    assert decode(parse(compile_ptx(code).text).kernel("f")).code

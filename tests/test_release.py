@@ -37,6 +37,22 @@ def test_a_changed_kernel_is_named_with_the_command_to_run(name, tmp_path):
     assert told.endswith(FILES[name])
 
 
+@pytest.mark.parametrize("name", ["h200.json", "counters.json", "resources.json", "ncu_h200.json"])
+def test_a_step_that_a_recording_lacks_is_named_with_the_command_to_run(name, tmp_path):
+    record = json.loads((MEASUREMENTS / name).read_text("utf-8"))
+    part = "rows" if "rows" in record else "runs"
+    rows = record[part]
+    record[part] = (
+        {key: row for key, row in rows.items() if not key.startswith("02_tiled")}
+        if isinstance(rows, dict)
+        else [row for row in rows if not row.get("kernel", row.get("name")).startswith("02_tiled")]
+    )
+    (tmp_path / name).write_text(json.dumps(record))
+    (told,) = outdated(tmp_path)
+    assert told.startswith(f"{name} has nothing of 02_tiled. Run")
+    assert told.endswith(FILES[name])
+
+
 @pytest.mark.parametrize("commit", ["PENDING", None, "abcdef123456+changes"])
 def test_a_recording_of_no_known_commit_is_named(commit, tmp_path):
     record = json.loads((MEASUREMENTS / "h200.json").read_text("utf-8"))

@@ -1,5 +1,7 @@
 """The built pages as files: what links to what, and how heavy they are."""
 
+from pathlib import Path
+
 import pytest
 import site_checks as checks
 import yaml
@@ -51,15 +53,34 @@ def test_images_count_in_a_page_s_weight(tmp_path):
     assert checks.weight(page) == checks.MOST_BYTES + page.stat().st_size
 
 
-@pytest.mark.parametrize("place, name", list(enumerate(pages())))
-def test_previous_and_next_follow_the_table_of_contents(place, name):
+def wrong_neighbours(page: Path, place: int) -> list[str]:
+    """Which of "Previous" and "Next" lead astray, of the page at this place of the contents."""
     around = [None, *pages(), None]
     wanted = {"previous": around[place], "next": around[place + 2]}
-    folder = (HTML / f"{name}.html").parent
-    found = checks.neighbours(HTML / f"{name}.html")
-    assert {way: (folder / found[way]).resolve() for way in found} == {
-        way: (HTML / f"{other}.html").resolve() for way, other in wanted.items() if other
-    }
+    found = checks.neighbours(page)
+    folder = (HTML / f"{pages()[place]}.html").parent
+    return [
+        way
+        for way, name in wanted.items()
+        if (way in found) != bool(name)
+        or (name and (folder / found[way]).resolve() != (HTML / f"{name}.html").resolve())
+    ]
+
+
+@pytest.mark.parametrize("place, name", list(enumerate(pages())))
+def test_previous_and_next_follow_the_table_of_contents(place, name):
+    assert wrong_neighbours(HTML / f"{name}.html", place) == []
+
+
+@pytest.mark.parametrize("old, new, told", [
+    ('class="right-next"', 'class="gone"', ["next"]),
+    ('class="left-prev"\n       href="', 'class="left-prev"\n       href="x', ["previous"]),
+])  # fmt: skip
+def test_a_page_that_leads_astray_is_found(tmp_path, old, new, told):
+    html = (HTML / f"{pages()[1]}.html").read_text("utf-8")
+    assert old in html
+    (tmp_path / "page.html").write_text(html.replace(old, new), "utf-8")
+    assert wrong_neighbours(tmp_path / "page.html", 1) == told
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.stem)

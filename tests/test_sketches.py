@@ -13,6 +13,20 @@ from sgemm_lab.simt.accesses import WarpAccess
 VARIANTS = list(dict.fromkeys(v for s in ladder if s.function for v in (s(), s.variants()[0])))
 
 
+def unruled() -> list[str]:
+    """What is to be added where a step's share of C is not known."""
+    line = '"{}": _one,  # or the rule by which its threads share a tile'
+    unknown = [s.stem for s in ladder if s.function and s.stem not in sketches._SHARES]
+    return [f"sgemm_lab/show/sketches.py, _SHARES: {line.format(stem)}" for stem in unknown]
+
+
+def test_of_every_step_it_is_known_what_a_thread_computes(monkeypatch):
+    assert unruled() == []
+    monkeypatch.delitem(sketches._SHARES, "11_double_buffer")
+    (told,) = unruled()
+    assert '_SHARES: "11_double_buffer": _one,' in told
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.key)
 def test_what_a_warp_and_a_thread_are_said_to_compute_is_what_they_store(variant):
     BM, BN, _ = variant.tile

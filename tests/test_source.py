@@ -72,10 +72,40 @@ def test_a_file_does_not_differ_from_itself():
         source.diff(0, 1)
 
 
+MINE = """
+// my own
+extern "C" __global__ void naive(int M) {
+      float sum = 0.0f;
+}
+"""
+
+
+def test_a_text_of_ones_own_is_compared_without_comments_and_indents():
+    bundle = source.diff(1, MINE)
+    assert bundle.text.startswith("kernels/01_naive.cu → your kernel.cu: ")
+    plain = bundle.text.splitlines()[2:]
+    assert "         float sum = 0.0f;" in plain  # the same, however it is indented
+    assert '+extern "C" __global__ void naive(int M) {' in plain
+    assert not any("//" in line for line in plain)
+    new = re.findall(r'class="new" data-n="(\d+)">(.*?)\n</span>', bundle.html)
+    assert [number for number, _ in new] == ["3"]  # as the lines of the text are numbered
+    shown = html.unescape(re.sub(r"<[^>]+>", "", bundle.html))
+    assert "// A: [M][K], B: [K][N]" in shown and "my own" not in shown
+    assert source.diff(MINE, MINE.replace("// my own", "")).text.endswith(": 0 lines go, 0 come")
+
+
+def test_a_text_of_ones_own_is_shown_and_what_is_no_text_is_refused():
+    assert "your kernel.cu, 5 lines" in source.show(MINE).text
+    assert "+       float sum" not in source.show(MINE, since=MINE).text
+    for wrong in (None, b"text", 1.5):
+        with pytest.raises(TypeError, match="neither a step nor the text of a kernel"):
+            source.diff(1, wrong)
+
+
 def test_changes_has_a_pane_for_each_pair_of_neighbours_and_works_without_python():
     shown = source.changes(9)
     head, selector, stack = shown.widget.children
-    assert [value for _, value in selector.options] == list(range(2, 12))
+    assert [value for _, value in selector.options] == list(range(2, len(ladder)))
     assert selector.value == 9 and stack.children[stack.selected_index] is shown.panes[9,]
     styles = re.compile("<style>.*?</style>", re.S)
     assert shown.panes[9,].value == styles.sub("", source.diff(8, 9).html)

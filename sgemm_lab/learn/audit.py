@@ -280,11 +280,11 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m sgemm_lab audit", description="Try kernels in thirteen categories."
     )
     parser.add_argument("what", nargs="*", help="steps (2 or 02_tiled) and macros (TILE=16)")
-    parser.add_argument("--record", action="store_true", help="record what the pages show of it")
+    parser.add_argument("--record", action="store_true", help="keep it, for the pages to show")
     given = parser.parse_args(argv)
     rows, ok = {}, True
     try:
-        for variant in ladder.asked([] if given.record else given.what):
+        for variant in ladder.asked(given.what):
             if not variant.step.function:
                 continue
             print(found := audit(variant), flush=True)
@@ -295,5 +295,7 @@ def main(argv: list[str] | None = None) -> int:
         print(error.args[0], file=sys.stderr)
         return 2
     if given.record:
-        write_rows(RECORD, rows)
+        rows = (read_json(RECORD)["rows"] if RECORD.exists() else {}) | rows
+        defaults = (step().key for step in ladder if step.function)
+        write_rows(RECORD, {key: rows[key] for key in defaults if key in rows})
     return 0 if ok else 1

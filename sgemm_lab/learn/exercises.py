@@ -1,64 +1,86 @@
-"""The exercises: a reader's kernel is compiled, checked and counted, on any machine.
+"""The exercises: what each asks for, its goals and its hints, and `judge`, which says how far a
+reader's kernel is.
 
-`judge("01.1", code)` says what is right, what is not, and where. A chapter holds the skeleton and
-the folded solution; what an exercise asks for stands here.
+The skeletons and the folded solutions stand in the chapters; judge.py does the judging.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Callable, Iterable
+from html import escape
+from types import SimpleNamespace
 
 import numpy as np
 
 from sgemm_lab.ladder import Step, own
-from sgemm_lab.run.backend import ptx
-from sgemm_lab.run.check import check, default_shapes
-from sgemm_lab.run.nvrtc import CompileError
-from sgemm_lab.run.profile import Profile, accesses, profile, profile_variant
-from sgemm_lab.simt.counters import Counters
-from sgemm_lab.simt.machine import Fault
-from sgemm_lab.simt.ptx import PtxError
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """What is asked: `launched` and `parameters` say how the kernel is called; `correct` finds what
-    is wrong with it, in a sentence, or None; `examine` runs it on some sizes, counted and looked
-    over for races; `goal` says what is missing in the last one's counters, or None. `rest` is what
-    stands behind the reader's text where that is only a part of the kernel."""
-
-    name: str
-    asks: str
-    launched: str
-    parameters: str
-    correct: Callable[[str], str | None]
-    examine: Callable[[str], list[Profile]]
-    goal: Callable[[Counters], str | None] = lambda counters: None
-    rest: str = ""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What `judge` found. `.solved` is True when the kernel is right and its goal is met."""
-
-    name: str
-    solved: bool
-    lines: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        head = f"Exercise {self.name}: {'solved' if self.solved else 'not yet'}"
-        return "\n".join([head, *(f"  {line}" for line in self.lines)])
+from sgemm_lab.learn.judge import (
+    MEDALS_STYLE,
+    Case,
+    Exercise,
+    Goal,
+    Problem,
+    Seen,
+    Verdict,
+    judged,
+)
+from sgemm_lab.learn.timing import timed
+from sgemm_lab.run.backend import gpu_available
+from sgemm_lab.run.check import default_shapes
+from sgemm_lab.run.profile import accesses
+from sgemm_lab.show.bundle import STYLE, Bundle
 
 
 def judge(name: str, code: str) -> Verdict:
-    """Compile, check and count a reader's kernel for exercise `name`. Never raises for bad code."""
+    """Compile, check and count a reader's kernel for exercise `name`: bronze, silver or gold.
+
+    Never raises for bad code. The PTX machine judges, also where there is a GPU; a kernel of the
+    ladder's interface that is right is then timed there. KeyError for an unknown exercise.
+    """
     exercise = _exercise(name)
-    solved, said = _judged(exercise, code)
-    return Verdict(name, solved, (f"launched in {exercise.launched}", *said))
+    verdict = judged(exercise, code)
+    if not (verdict.medal and exercise.problem.tile and gpu_available()):
+        return verdict
+    return timed(verdict, exercise, code)
+
+
+def exercise(name: str) -> Bundle:
+    """What exercise `name` asks for, medal by medal, and its hints, each folded."""
+    asked = _exercise(name)
+    head = f"Exercise {name}: {asked.title}; {asked.launched}"
+    rows = "".join(f"<dt>{medal}</dt><dd>{escape(what)}</dd>" for medal, what in asked.asks)
+    hints = "".join(
+        f"<details><summary>Hint {number}</summary><p>{_marked_up(text)}</p></details>"
+        for number, text in enumerate(asked.hints, 1)
+    )
+    html = (
+        f'<figure class="lab">{STYLE}{MEDALS_STYLE}<figcaption>{escape(head)}</figcaption>'
+        f"<dl>{rows}</dl>{hints}</figure>"
+    )
+    calls = ", ".join(f'hint("{name}", {number})' for number in range(1, len(asked.hints) + 1))
+    lines = [head, *(f"  {medal:6}  {what}" for medal, what in asked.asks), f"Hints: {calls}"]
+    return Bundle(html, "\n".join(lines))
+
+
+def hint(name: str, number: int = 1) -> Bundle:
+    """Hint `number` of exercise `name`, from 1, each plainer than the one before."""
+    hints = _exercise(name).hints
+    if number not in range(1, len(hints) + 1):
+        raise ValueError(f"exercise {name} has hints 1 to {len(hints)}; there is none {number!r}")
+    text = hints[number - 1]
+    left = len(hints) - number
+    more = f"{left} more" if left else "the last"
+    plain = f"Hint {number} of {name} ({more}): {text.replace('`', '')}"
+    html = f'<figure class="lab">{STYLE}{MEDALS_STYLE}<p>{_marked_up(text)}</p></figure>'
+    return Bundle(html, plain)
 
 
 def given(name: str) -> Step:
     """What stands behind the reader's text in exercise `name`, for source.show."""
     return Step(-1, "given", "What is given", "", "tiled", text=_exercise(name).rest)
+
+
+def _marked_up(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
 def _exercise(name: str) -> Exercise:
@@ -67,173 +89,197 @@ def _exercise(name: str) -> Exercise:
     return EXERCISES[name]
 
 
-def _judged(exercise: Exercise, code: str) -> tuple[bool, list[str]]:
-    """Whether the exercise is solved, and what is to be said about it, line by line."""
-    if not isinstance(code, str):
-        return False, [f"a kernel is a text in CUDA C++; this is {code!r} ({type(code).__name__})"]
-    code = f"{code}\n{exercise.rest}"
-    try:
-        if problem := exercise.correct(code):
-            return False, problem.splitlines()
-        profiles = exercise.examine(code)
-    except TypeError as error:
-        why = str(error).partition(", whose bytes")[0]
-        return False, [
-            f"the declaration differs from what the exercise passes: {exercise.parameters}",
-            why,
-        ]
-    except (CompileError, PtxError, Fault, ValueError) as error:
-        return False, str(error).splitlines()
-    right = "the result is right"
-    if found := next((found for each in profiles for found in each.findings or ()), None):
-        return False, [f"{right}, but by luck: {found.kind}", *found.message.splitlines()]
-    if missing := exercise.goal(profiles[-1].counters):
-        return False, [right, missing]
-    return True, [right, exercise.asks]
+# --- the problems: what is computed, and in which cases it must be right ------------------------
+
+_SIZE = 128  # M = N = K of what is counted, where a problem names no other
 
 
-# --- a kernel over one vector -------------------------------------------------------------------
-
-_BLOCK = 256
-
-
-def _scale(code: str, n: int, sanitize: bool = False) -> tuple[np.ndarray, np.ndarray, Profile]:
-    x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
-    y = np.full(n, np.nan, np.float32)
-    grid = (-(-n // _BLOCK),)
-    args = np.int32(n), np.float32(3), x.copy(), y
-    seen = profile(code, "scale", grid, (_BLOCK,), args, sanitize=sanitize)
-    if not np.array_equal(args[2], x):
-        raise ValueError(f"n = {n}: x was written to; the result belongs into y")
-    return x, y, seen
-
-
-def _scale_correct(code: str) -> str | None:
-    for n in (256, 1, 255, 257, 1000):
-        x, y, _ = _scale(code, n)
-        wrong = np.flatnonzero(y != np.float32(3) * x)
-        if len(wrong):
-            first = wrong[0]
-            return f"n = {n}: y[{first}] is {y[first]} and should be {np.float32(3) * x[first]}"
-    return None
-
-
-# --- a kernel over the rows of a matrix ---------------------------------------------------------
-
-
-def _scale_rows(code: str, rows: int, cols: int, sanitize: bool = False) -> tuple:
-    """(x, y, Profile) of y = 3 x on a row-major matrix, four neighbours of a row to a thread."""
-    x = np.random.default_rng(rows * cols).standard_normal((rows, cols)).astype(np.float32)
-    y = np.full((rows, cols), np.nan, np.float32)
-    grid = (-(-cols // 128), -(-rows // 8))
-    args = np.int32(rows), np.int32(cols), np.float32(3), x.copy(), y
-    seen = profile(code, "scale", grid, (32, 8), args, sanitize=sanitize)
-    return x, y, seen
-
-
-def _scale_rows_correct(code: str) -> str | None:
-    for rows, cols in ((8, 128), (9, 127), (1, 1), (5, 4), (3, 130), (20, 261)):
-        x, y, _ = _scale_rows(code, rows, cols)
-        wrong = np.argwhere(y != np.float32(3) * x)
-        if len(wrong):
-            r, c = map(int, wrong[0])
-            right = np.float32(3) * x[r, c]
-            return f"{rows}×{cols}: y[{r}, {c}] is {y[r, c]} and should be {right}"
-    return None
-
-
-_WIDE = (64, 256)  # rows and columns of what is counted; 16 divides the address of every row
-
-
-def _vectorised(counters: Counters) -> str | None:
-    requests = counters.global_load_requests, counters.global_store_requests
-    fewest = _WIDE[0] * _WIDE[1] // 128
-    if max(requests) <= fewest:
-        return None
-    size = "{}×{}".format(*_WIDE)
-    return (
-        f"at {size} it makes {requests[0]} requests to load and {requests[1]} to store; the goal "
-        f"is {fewest} each, 128 bits a lane"
+def _vector() -> Problem:
+    cases = tuple({"n": n, "factor": 3} for n in (256, 1, 255, 257, 1000))
+    return Problem(
+        "scale",
+        "(int n, float factor, const float* x, float* y)",
+        "blocks of 256 threads, as many as cover n",
+        (256, 1),
+        lambda case: (-(-case["n"] // 256),),
+        lambda case: {"x": (case["n"],), "y": (case["n"],)},
+        lambda v: v.factor * v.x,
+        cases,
+        (),
+        cases[-1:],
+        lambda v: [("x itself", v.x)],
     )
 
 
-# --- a matrix product ---------------------------------------------------------------------------
+_WIDE = (64, 256)  # rows and columns; 16 divides the address of every row
 
 
-def _product(function: str, block, tile):
-    """What an exercise needs besides its name, what it asks and its goal, if the kernel has the
-    interface of the ladder."""
-    launched = "blocks of {}×{} threads, one for each {}×{} tile of C".format(*block, *tile)
-    parameters = (
-        "(int M, int N, int K, float alpha, const float* A, const float* B, float beta, float* C)"
-    )
-
-    def correct(code: str) -> str | None:
-        # On the PTX machine in any case: a wild address would end a GPU's use for this process.
-        variant = own(code, function, block, tile)
-        shapes = default_shapes(variant)[:-1]  # but the one with a long K, which tells TF32
-        found = check(variant, shapes, on=ptx)
-        return None if found.ok else "\n".join(found.failures[:2])
-
-    def examine(code: str) -> list[Profile]:
-        variant = own(code, function, block, tile)
-        return [profile_variant(variant, *size) for size in ((37, 45, 35), (_SIZE,) * 3)]
-
-    return launched, parameters, correct, examine
-
-
-_SIZE = 128  # M = N = K of what is counted
-
-
-def _coalesced(counters: Counters) -> str | None:
-    reached = counters.sectors_per_load
-    if reached <= 2.5:
-        return None
-    return f"a global load touches {reached:.1f} sectors on average; the goal is 2.5"
-
-
-def _in_register(counters: Counters) -> str | None:
-    elements = _SIZE**2
-    stored = counters.global_store_requests * 32
-    if stored <= elements:
-        return None
-    return f"at {_SIZE}³ it stores each element of C {stored // elements} times; the goal is once"
-
-
-def _tiled(counters: Counters) -> str | None:
-    fewest = 2 * _SIZE**3 // 16 // 8  # A and B, each fetched once per 16 rows, columns of C
-    if counters.global_load_sectors <= 2 * fewest:
-        return None
-    return (
-        f"at {_SIZE}³ it loads {counters.global_load_sectors:,} sectors from global memory; the "
-        f"goal is {2 * fewest:,}: load each tile once, and share it"
+def _rows() -> Problem:
+    sizes = (8, 128), (9, 127), (1, 1), (5, 4), (3, 130), (20, 261)
+    cases = tuple({"rows": rows, "cols": cols, "factor": 3} for rows, cols in sizes)
+    return Problem(
+        "scale",
+        "(int rows, int cols, float factor, const float* x, float* y)",
+        "blocks of 32×8 threads, one for each 8 rows and 128 columns",
+        (32, 8),
+        lambda case: (-(-case["cols"] // 128), -(-case["rows"] // 8)),
+        lambda case: dict.fromkeys("xy", (case["rows"], case["cols"])),
+        lambda v: v.factor * v.x,
+        cases,
+        cases[1:2],
+        ({"rows": _WIDE[0], "cols": _WIDE[1], "factor": 3},),
+        lambda v: [("x itself", v.x)],
     )
 
 
-def _without_conflicts(counters: Counters) -> str | None:
-    loads, stores = counters.shared_load_conflicts, counters.shared_store_conflicts
-    if not loads + stores:
-        return None
-    return (
-        f"at {_SIZE}³ its shared loads meet {loads:,} bank conflicts and its stores {stores:,}; "
-        "the goal is none"
+def _transposition() -> Problem:
+    sizes = (32, 64), (1, 1), (33, 31), (5, 70), (64, 33), (65, 97)
+    cases = tuple({"rows": rows, "cols": cols} for rows, cols in sizes)
+    return Problem(
+        "transpose",
+        "(int rows, int cols, const float* x, float* y)",
+        "blocks of 32×8 threads, one for each 32×32 tile of x",
+        (32, 8),
+        lambda case: (-(-case["cols"] // 32), -(-case["rows"] // 32)),
+        lambda case: {"x": (case["rows"], case["cols"]), "y": (case["cols"], case["rows"])},
+        lambda v: v.x.T,
+        cases,
+        cases[-1:],
+        ({"rows": _SIZE, "cols": _SIZE},),
     )
 
 
-def _shared_loads(wavefronts: float, loads: float = 1.0) -> Callable[[Counters], str | None]:
-    """The goal of at most so many wavefronts, and so many loads, for a multiply-add of a warp."""
+def _matrix_vector() -> Problem:
+    sizes = (8, 64), (1, 1), (7, 33), (9, 31), (20, 100), (3, 0), (17, 300)
+    shapes = [{"M": M, "K": K, "alpha": 1, "beta": 0} for M, K in sizes]
+    scaled = [shapes[4] | {"alpha": a, "beta": b} for a, b in ((2, 0), (-1, 2), (0, 3))]
+    return Problem(
+        "gemv",
+        "(int M, int K, float alpha, const float* A, const float* x, float beta, float* y)",
+        "blocks of 32×8 threads, one for each 8 rows of A",
+        (32, 8),
+        lambda case: (-(-case["M"] // 8),),
+        lambda case: {"A": (case["M"], case["K"]), "x": (case["K"],), "y": (case["M"],)},
+        lambda v: v.alpha * (v.A @ v.x) + (v.beta * v.y if v.beta else 0),
+        (*shapes, *scaled),
+        (shapes[4],),
+        ({"M": 64, "K": 256, "alpha": 1, "beta": 0},),
+        lambda v: _sums(v, v.A, v.x, v.y, v.A.shape[1]),
+    )
 
-    def goal(counters: Counters) -> str | None:
-        ffma = counters.ffma / 32
-        needs = counters.shared_load_wavefronts / ffma, counters.shared_load_instructions / ffma
-        if needs[0] <= wavefronts and needs[1] <= loads:
-            return None
-        return (
-            f"a multiply-add costs {needs[0]:.2f} wavefronts and {needs[1]:.2f} loads of shared "
-            f"memory; the goal is {wavefronts:.2f}" + f" and {loads:.2f}" * (loads < 1)
+
+def _product(
+    function: str,
+    block: tuple[int, int],
+    tile: tuple[int, int, int],
+    counted: tuple[Case, ...] = (),
+    transposed: bool = False,
+) -> Problem:
+    """C = αAB + βC with the ladder's interface; `transposed`: B is N×K, and αABᵀ + βC is asked."""
+    odd = default_shapes(own("", function, block, tile))[:-1]  # the last has a long K
+    full = odd[4]
+    shapes = [full, *(shape for shape in odd if 0 not in shape[:2] and shape != full)]
+    first = [_scaled(shape, 1, 0) for shape in shapes]
+    ragged = (tile[0] * 2 + 5, tile[1] + 13, 35) if tile[1] < 40 else (37, 45, 35)
+    others = [_scaled(ragged, *scalars) for scalars in ((1, 1), (2, 0), (-1, 2), (0, 3), (3, -2))]
+
+    def b(v: SimpleNamespace) -> np.ndarray:
+        return v.B.T if transposed else v.B
+
+    return Problem(
+        function,
+        "(int M, int N, int K, float alpha, const float* A, const float* B, float beta, float* C)",
+        "blocks of {}×{} threads, one for each {}×{} tile of C".format(*block, *tile),
+        block,
+        lambda case: (-(-case["N"] // tile[1]), -(-case["M"] // tile[0])),
+        lambda case: {
+            "A": (case["M"], case["K"]),
+            "B": (case["N"], case["K"]) if transposed else (case["K"], case["N"]),
+            "C": (case["M"], case["N"]),
+        },
+        lambda v: v.alpha * (v.A @ b(v)) + (v.beta * v.C if v.beta else 0),
+        (*first, *others),
+        (_scaled((37, 45, 35), 1, 0),),
+        counted or (_scaled((_SIZE,) * 3, 1, 0),),
+        lambda v: _sums(v, v.A, b(v), v.C, v.A.shape[1]),
+        None if transposed else tile,
+    )
+
+
+def _scaled(shape: tuple[int, int, int], alpha: float, beta: float) -> Case:
+    return dict(zip("MNK", shape, strict=True)) | {"alpha": alpha, "beta": beta}
+
+
+def _sums(v, A, B, C, K: int) -> Iterable[tuple[str, np.ndarray]]:
+    """What a product may have become by a slip."""
+    product, rest = A @ B, v.beta * C if v.beta else 0
+    yield "alpha is left out", product + rest
+    yield "beta times what was there is left out", v.alpha * product
+    yield "what was there is added without beta", v.alpha * product + C
+    yield "alpha multiplies what was there, too", v.alpha * (product + rest)
+    yield "the sum is counted twice", 2 * v.alpha * product + rest
+    for k in range(K):
+        yield (
+            f"the sum of the first {k} products of {K}" if k else "the sum is missing",
+            v.alpha * (A[:, :k] @ B[:k]) + rest,
         )
+        yield f"the first {k} products of {K} are missing", v.alpha * (A[:, k:] @ B[k:]) + rest
 
-    return goal
+
+# --- what goals count ---------------------------------------------------------------------------
+
+
+def _a_multiply_add(counter: str) -> Callable[[Seen], float]:
+    """So many of a counter for each multiply-add of a warp; infinity where there is none."""
+
+    def of(seen: Seen) -> float:
+        count, ffma = getattr(seen.counters, counter), seen.counters.ffma / 32
+        return count / ffma if ffma else math.inf
+
+    return of
+
+
+def _sectors(most: float) -> Goal:
+    return Goal("sectors a global load touches", lambda seen: seen.counters.sectors_per_load,
+                most, ".1f")  # fmt: skip
+
+
+def _wavefronts(most: float, *marks: float) -> Goal:
+    return Goal("wavefronts of shared loads for a multiply-add of a warp",
+                _a_multiply_add("shared_load_wavefronts"), most, ".2f", marks)  # fmt: skip
+
+
+def _loads(most: float, *marks: float) -> Goal:
+    return Goal("shared loads for a multiply-add of a warp",
+                _a_multiply_add("shared_load_instructions"), most, ".2f", marks)  # fmt: skip
+
+
+_NO_CONFLICT = (
+    Goal("bank conflicts of shared loads", lambda seen: seen.counters.shared_load_conflicts, 0),
+    Goal("bank conflicts of shared stores", lambda seen: seen.counters.shared_store_conflicts, 0),
+)
+
+
+def _count(what: str, counter: str, most: int, launch: int = 0) -> Goal:
+    return Goal(what, lambda seen: getattr(seen.profiles[launch].counters, counter), most)
+
+
+def _late(function: str, tile: int) -> Callable[[Seen], float]:
+    """The global loads of the first warp for three tiles that come after its arithmetic on the
+    first; all of them where no tile is kept in shared memory."""
+
+    def late(seen: Seen) -> float:
+        variant = own(seen.code, function, (tile,) * 2, (tile,) * 3)
+        order = [(each.space, each.kind) for each in accesses(variant, tile, tile, 3 * tile)]
+        start = order.index(("shared", "load")) if ("shared", "load") in order else 0
+        return order[start:].count(("global", "load"))
+
+    return late
+
+
+def _barriers(tiles: int, warps: int, most: int) -> Goal:
+    return Goal(f"barriers at which a warp waits for {tiles} tiles",
+                lambda seen: seen.counters.barriers / warps, most)  # fmt: skip
 
 
 def _thread_tile(threads: int, BM: int, BN: int) -> str:
@@ -274,120 +320,305 @@ extern "C" __global__ void tiled(int M, int N, int K, float alpha, const float* 
     )
 
 
-_DEEP = 16  # TILE and BK of the exercises below
+# --- the exercises ------------------------------------------------------------------------------
 
+_NAIVE = "naive", (32, 8), (8, 32, 1)
+_TILED = "tiled", (16, 16), (16, 16, 16)
+_FEWEST = 2 * _SIZE**3 // 16 // 8  # sectors of A and B, each fetched once per 16 rows, columns of C
 
-def _fetched_early(function: str, launched: str, parameters: str, correct, examine):
-    """A product whose next tiles must be on their way before the arithmetic on these begins."""
-
-    def early(code: str) -> str | None:
-        if problem := correct(code):
-            return problem
-        variant = own(code, function, (_DEEP,) * 2, (_DEEP,) * 3)
-        seen = [(each.space, each.kind) for each in accesses(variant, _DEEP, _DEEP, 3 * _DEEP)]
-        if ("shared", "load") not in seen:
-            return "the result is right\nno tile is kept in shared memory"
-        before = seen[: seen.index(("shared", "load"))].count(("global", "load"))
-        if 3 * before >= 2 * (loads := seen.count(("global", "load"))):
-            return None
-        return (
-            f"the result is right\nof {loads} global loads for three tiles, {before} set out "
-            f"before the arithmetic on the first; the goal is {2 * loads // 3}, those of two tiles"
-        )
-
-    return launched, parameters, early, examine
-
-
-def _one_barrier(counters: Counters) -> str | None:
-    warps, tiles = (_SIZE // _DEEP) ** 2 * _DEEP**2 // 32, _SIZE // _DEEP
-    if counters.barriers <= warps * (tiles + 1):
-        return None
-    return (
-        f"at {_SIZE}³ a warp waits at {counters.barriers // warps} barriers for {tiles} tiles; the "
-        f"goal is {tiles + 1}"
-    )
-
+_SMALL = (_scaled((64, 64, 64), 1, 0),)  # shows the same for a multiply-add, and is done sooner
 
 _EXERCISES = (
     Exercise(
         "00.1",
-        "no thread leaves its array, for any n",
-        f"blocks of {_BLOCK} threads, as many as cover n",
-        "(int n, float factor, const float* x, float* y)",
-        _scale_correct,
-        lambda code: [_scale(code, 1000, sanitize=True)[2]],
+        "a guard",
+        _vector(),
+        (_count("sectors loaded for 1000 elements", "global_load_sectors", 125),),
+        (
+            "How many threads are there for n = 257, and which of them have no element?",
+            "Those whose `i` is not below `n` must neither read `x` nor write `y`.",
+        ),
     ),
     Exercise(
         "01.1",
-        "a global load touches at most 2.5 sectors on average",
-        *_product("naive", (32, 8), (8, 32, 1)),
-        _coalesced,
+        "rows, columns and lanes",
+        _product(*_NAIVE),
+        (_sectors(2.5),),
+        (
+            "The grid counts 8 rows along `y` and 32 columns along `x`. Which of `threadIdx.x` and "
+            "`threadIdx.y` runs from 0 to 7?",
+            "The lanes of a warp have the same `threadIdx.y`. They should share a row of C, so "
+            "that they read neighbours in B.",
+            "Rows come from `y`, both of the block and of the thread; columns from `x`.",
+        ),
+        step=1,
     ),
     Exercise(
         "02.1",
-        "any M, N and K, with every thread at every barrier, and at most twice the sectors of "
-        "perfect 16×16 tiles",
-        *_product("tiled", (16, 16), (16, 16, 16)),
-        _tiled,
+        "tiles for any shape",
+        _product(*_TILED),
+        (
+            _count(
+                f"sectors loaded at 128×128×128, where perfect tiles need {_FEWEST:,}",
+                "global_load_sectors",
+                2 * _FEWEST,
+            ),
+        ),
+        (
+            "Three accesses may lie outside of a matrix: two loads and a store. Each needs a guard "
+            "of its own.",
+            "What must stand in `As` where A has no element, so that the sum stays right?",
+            "Load `row < M && k0 + tx < K ? A[…] : 0.0f`, and B alike. No thread may return before "
+            "the last barrier: guard the store with `if`, at the end.",
+        ),
+        step=2,
     ),
     Exercise(
         "03.1",
-        "each element of C is stored once",
-        *_product("naive", (32, 8), (8, 32, 1)),
-        _in_register,
+        "one store an element",
+        _product(*_NAIVE),
+        (
+            Goal(
+                "stores of each element of C",
+                lambda seen: seen.counters.global_store_requests * 32 / _SIZE**2,
+                1,
+                marks=(2,),
+            ),
+        ),
+        (
+            "Who else could read `*c` while the loop runs? The compiler has to assume that "
+            "somebody can.",
+            "A variable inside of the function has no address that others know.",
+            "Add up in `float sum`, and write `*c` once, after the loop.",
+        ),
+        step=3,
     ),
     Exercise(
         "04.1",
-        "no bank conflict, neither in a load nor in a store",
-        *_product("tiled", (16, 16), (16, 16, 16)),
-        _without_conflicts,
+        "the right padding",
+        _product(*_TILED),
+        _NO_CONFLICT,
+        (
+            "Write down the banks of one store, `tx * (16 + PAD) + ty` modulo 32, for `ty` 0 and "
+            "1. Which `tx` meet?",
+            "With PAD 1 the 16 `tx` of one row already use even and odd banks. They should leave "
+            "every other bank to the second row.",
+            "Then the length of a row must be even.",
+        ),
+        step=4,
     ),
     Exercise(
         "05.1",
-        "two outputs a thread, with at most one wavefront of shared loads for each multiply-add",
-        *_product("coarse", (32, 16), (32, 32, 32)),
-        _shared_loads(1.0),
+        "two outputs a thread",
+        _product("coarse", (32, 16), (32, 32, 32)),
+        (_wavefronts(1.0),),
+        (
+            "A tile has 32 rows and the block 16. Who loads the other half of `As` and `Bs`? First "
+            "make that right.",
+            "Keep two sums. In the loop over `k`, take the element of `Bs` once and use it for "
+            "both.",
+            "`float b = Bs[k][tx];`, then `As[ty][k] * b` and `As[ty + 16][k] * b` in the same "
+            "turn of the loop.",
+        ),
+        step=5,
     ),
     Exercise(
         "06.1",
-        "any size, and 128 bits a lane where 16 divides the address of every row",
-        "blocks of 32×8 threads, one for each 8 rows and 128 columns",
-        "(int rows, int cols, float factor, const float* x, float* y)",
-        _scale_rows_correct,
-        lambda code: [_scale_rows(code, *size, sanitize=True)[2] for size in ((9, 127), _WIDE)],
-        _vectorised,
+        "128 bits where they are legal",
+        _rows(),
+        (
+            _count(
+                "requests to load 64×256 elements",
+                "global_load_requests",
+                _WIDE[0] * _WIDE[1] // 128,
+            ),
+            _count("requests to store them", "global_store_requests", _WIDE[0] * _WIDE[1] // 128),
+        ),
+        (
+            "A 128-bit access needs an address that 16 divides. Where does the second row begin "
+            "if a row has 127 columns?",
+            "Every row begins at a multiple of 16 bytes only if 4 divides `cols`. And then no "
+            "group of four reaches past the end of a row.",
+            "Where 4 does not divide `cols`, take up to four elements one by one, with a guard.",
+        ),
     ),
     Exercise(
         "07.1",
-        "a multiply-add costs at most 0.40 wavefronts of shared memory",
-        *_product("tiled", (64, 1), (32, 32, 8)),
-        _shared_loads(0.4),
+        "a square of outputs",
+        _product("tiled", (64, 1), (32, 32, 8), _SMALL),
+        (_wavefronts(0.4, 0.5),),
+        (
+            "16 outputs in a column need 16 + 1 elements at each `k`. How many does a square of 16 "
+            "outputs need?",
+            "With 4×4 outputs a thread, 32×32 outputs are 8×8 threads: `thread / 8` and "
+            "`thread % 8`.",
+            "A thread's rows are `thread / 8 * 4 + m`; its columns follow the same pattern.",
+        ),
         _thread_tile(64, 32, 32),
     ),
     Exercise(
         "08.1",
-        "a multiply-add costs at most 0.35 wavefronts and 0.10 loads of shared memory",
-        *_product("tiled", (64, 1), (32, 64, 8)),
-        _shared_loads(0.35, 0.1),
+        "columns in fours",
+        _product("tiled", (64, 1), (32, 64, 8), _SMALL),
+        (_wavefronts(0.35), _loads(0.1)),
+        (
+            "Eight threads of a row read 8 columns each, 8 words apart. In which banks do their "
+            "first four words lie?",
+            "In one 128-bit load, eight neighbouring threads should take 32 neighbouring words: "
+            "four each.",
+            "The other four columns of a thread lie 32 further on: `n / 4` chooses the half.",
+        ),
         _thread_tile(64, 32, 64),
     ),
     Exercise(
         "09.1",
-        "a multiply-add costs at most 0.25 wavefronts of shared memory",
-        *_product("tiled", (32, 1), (8, 64, 8)),
-        _shared_loads(0.25),
+        "who stands where in a warp",
+        _product("tiled", (32, 1), (8, 64, 8), _SMALL),
+        (_wavefronts(0.25),),
+        (
+            "Lanes of one row want the same elements of `As`, lanes of one column the same of "
+            "`Bs`. By which bits of their numbers do they differ now?",
+            "A load takes two wavefronts if lanes n and n xor 1 always want the same, or lanes n "
+            "and n xor 2. Now the two lanes of a column are n and n xor 16, so `Bs` takes four.",
+            "Let the last bit of the lane choose the row, and the rest the column.",
+        ),
         _thread_tile(32, 8, 64),
     ),
     Exercise(
         "10.1",
-        "the loads of the next tile set out before the arithmetic on this one",
-        *_fetched_early("tiled", *_product("tiled", (_DEEP,) * 2, (_DEEP,) * 3)),
+        "fetch ahead",
+        _product(*_TILED),
+        (
+            Goal(
+                "of the global loads for three tiles, those that wait for the arithmetic on the "
+                "first",
+                _late("tiled", 16),
+                2,
+            ),
+        ),
+        (
+            "The first tiles must be fetched before the loop begins.",
+            "A thread fetches one element of A and one of B for the next tiles. Where can it keep "
+            "them while `As` and `Bs` are still being read?",
+            "In the loop: registers to shared memory, barrier, load the next into the registers, "
+            "arithmetic, barrier. The guards for the edges keep the last fetch from reading.",
+        ),
+        step=10,
     ),
     Exercise(
         "11.1",
-        "one barrier a tile, and no race",
-        *_product("tiled", (_DEEP,) * 2, (_DEEP,) * 3),
-        _one_barrier,
+        "one barrier a tile",
+        _product(*_TILED),
+        (_barriers(_SIZE // 16, _SIZE**2 // 32, _SIZE // 16 + 1),),
+        (
+            "The second barrier keeps a fast warp from overwriting what a slow one still reads. "
+            "What if it wrote somewhere else?",
+            "Two pairs of tiles, used in turn: `As[2][TILE][TILE]` and an index that flips.",
+            "With one barrier between the stores and the arithmetic, a warp can be at most one "
+            "tile ahead, and that is the other buffer.",
+        ),
+        step=11,
+    ),
+    Exercise(
+        "E.1",
+        "share out a sum",
+        _matrix_vector(),
+        (_sectors(4.0),),
+        (
+            "At one moment, which elements of its row do lanes 0 and 1 read? How far apart are "
+            "they?",
+            "It is the same sum in whatever order. Which share of the row must a lane take so "
+            "that 32 lanes read 32 neighbours at a time?",
+            "Lane 0 takes elements 0, 32, 64, …, lane 1 takes 1, 33, 65, …",
+        ),
+    ),
+    Exercise(
+        "E.2",
+        "no conflict, and no padding",
+        _transposition(),
+        (
+            *_NO_CONFLICT,
+            _sectors(4.0),
+            Goal("bytes of shared memory", lambda seen: seen.shared_bytes, 4096),
+        ),
+        (
+            "A row of the tile has 32 words, so a column lies in a single bank. The words of a row "
+            "may stand in any order, as long as reader and writer agree on it.",
+            "Row r could be rotated by r words: then a column lies in 32 banks.",
+            "Rotation is `(c + r) % 32`; exclusive or, `c ^ r`, does as well and costs one "
+            "instruction. Use it where the tile is written and where it is read.",
+        ),
+    ),
+    Exercise(
+        "E.3",
+        "a barrier for those who share",
+        _product("staged", (32, 8), (8, 32, 32)),
+        (
+            _barriers(_SIZE // 32, _SIZE**2 // 32, 0),
+            Goal(
+                "global load requests for a multiply-add of a warp",
+                _a_multiply_add("global_load_requests"),
+                1.05,
+                ".2f",
+            ),
+        ),
+        (
+            "Who writes `As[ty]`, and who reads it? In which warp are they?",
+            "Warps run at their own pace, and so may the lanes of one warp: without any "
+            "synchronisation there is a race, whatever the result says.",
+            "`__syncwarp()` makes the lanes of a warp wait for each other, and for nobody else. "
+            "Both places need one.",
+        ),
+    ),
+    Exercise(
+        "E.4",
+        "coarsen along N",
+        _product("coarse", (16, 16), (16, 32, 16)),
+        (_loads(0.7, 1.2),),
+        (
+            "First make it right: two sums, two elements of `Bs` to load, two of C to write. "
+            "`As[ty][k]` serves both.",
+            "The second column may be `tx + 16`, or the neighbour of the first. Which of the two "
+            "can one load bring together with the first?",
+            "Columns `2 * tx` and `2 * tx + 1` of `Bs` are one 64-bit load, if the compiler knows "
+            "that `Bs` is aligned: `alignas(8)`, or read a `float2`.",
+        ),
+        step=5,
+    ),
+    Exercise(
+        "E.5",
+        "what alpha and beta forbid",
+        _product(
+            *_NAIVE,
+            counted=tuple(_scaled((64,) * 3, *scalars) for scalars in ((0, 0), (0, 2), (0, 1))),
+        ),
+        (
+            _count("requests to load with alpha 0 and beta 0", "global_load_requests", 0),
+            _count(
+                "requests to load with alpha 0 and beta 2", "global_load_requests", 64 * 64 // 32, 1
+            ),
+            _count("requests to store with alpha 0 and beta 1", "global_store_requests", 0, 2),
+        ),
+        (
+            "Zero times NaN is NaN. So where beta is 0, multiplying by it is not enough: C must "
+            "not be read.",
+            "The same holds for A and B where alpha is 0: the loop must not run at all.",
+            "With alpha 0 and beta 1, C is to stay as it is: return before anything is written.",
+        ),
+        step=1,
+    ),
+    Exercise(
+        "E.6",
+        "B transposed",
+        _product("tiled", (32, 32), (32, 32, 32), transposed=True),
+        (_sectors(4.0), *_NO_CONFLICT),
+        (
+            "A row of B now holds one column's elements along K. Neighbouring lanes should read "
+            "neighbours in it: which index must `threadIdx.x` choose?",
+            "Load B exactly as A is loaded: row `blockIdx.x * 32 + ty`, element `k0 + tx`. Then "
+            "`Bs` is [col][k], and the arithmetic reads `Bs[tx][k]`.",
+            "32 lanes reading `Bs[tx][k]` meet in one bank: chapter 4 has a cure.",
+        ),
     ),
 )
-EXERCISES = {exercise.name: exercise for exercise in _EXERCISES}
+EXERCISES = {each.name: each for each in _EXERCISES}

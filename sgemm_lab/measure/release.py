@@ -23,20 +23,31 @@ _MAKES = {
     "sanitizers": "python benchmarks/compute_sanitizer.py",
 }
 _MEASURE = "python -m sgemm_lab bench --missing"
+_EVERY_STEP = (
+    "counters",
+    "resources",
+    "ncu",
+    "h200",
+)  # by first words, what must hold each of them
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 def outdated(directory: Path = MEASUREMENTS) -> list[str]:
-    """One sentence for each file of `directory` that this version of the kernels has outrun, or
-    that does not say where its kernels came from, with the command that makes it anew. Raises
-    RecordError for a file that is not whole."""
+    """One sentence for each file of `directory` that this version of the kernels has outrun, that
+    lacks a step or that does not say where its kernels came from, with the command that makes it
+    anew. Raises RecordError for a file that is not whole."""
     told = []
     for path in sorted(Path(directory).glob("*.json")):
         record = records.read_json(path)
         if record.get("kind") == "reported":
             continue
         where = f" on {record['gpu_name']}" if "gpu_name" in record else ""
-        command = _MAKES.get(path.stem.split("_")[0], _MEASURE).format(name=path.name)
+        first = path.stem.split("_")[0]
+        command = _MAKES.get(first, _MEASURE).format(name=path.name)
+        held = {stem for stem, _ in _kernels(record)}
+        lacks = [s.stem for s in ladder if s.function and s.stem not in held]
+        if first in _EVERY_STEP and lacks:
+            told.append(f"{path.name} has nothing of {', '.join(lacks)}. Run{where}: {command}")
         if stale := sorted({stem for stem, fresh in _kernels(record) if not fresh}):
             told.append(
                 f"{path.name} was made with another version of {', '.join(stale)}. "

@@ -1,19 +1,29 @@
 """From a .cu file to PTX or a cubin with NVRTC, which needs neither a GPU nor a driver.
 
-CuPy's binding to NVRTC is used, and imported only when something is compiled.
+CuPy's binding to NVRTC is used, and imported only when something is compiled. Where it cannot be
+loaded, the book's own kernels are taken from the archive of what was compiled beforehand.
 """
 
+import base64
+import platform
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
 
+from sgemm_lab.run import archive
+
+INSTALL = "pip install cupy-cuda12x==14.2.0 nvidia-cuda-nvrtc-cu12==12.9.86"
+PLAIN = "kernel.cu"  # what every source is called while it is compiled
 ALWAYS = ("-default-device", "--std=c++17", "--generate-line-info")
 CONTEXT = 2  # lines of source shown before and after an error
 
 _ERROR = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?:\w+ )*error(?: #[\w-]+)?: (?P<text>.*)$")
 _TOOLS = re.compile(r"^// Cuda compilation tools, release [\d.]+, V([\d.]+)", re.MULTILINE)
+# NVRTC puts the working directory before the name; the PTX must not depend on it.
+_NAMED = re.compile(rf'^(\s*\.file\s+\d+\s+")[^"]*{re.escape(PLAIN)}"', re.MULTILINE)
+_TOOK = re.compile(r"^ptxas info\s*: Compile time = .*\n?", re.MULTILINE)
 
 
 class NvrtcMissing(ImportError):
@@ -51,7 +61,7 @@ def compile_ptx(
     source: str,
     options: Iterable[str] = (),
     arch: str = "compute_75",
-    filename: str = "kernel.cu",
+    filename: str = PLAIN,
     names: Iterable[str] = (),
 ) -> Ptx:
     """Compile CUDA C++ to PTX, always with line information.
@@ -67,57 +77,97 @@ def compile_cubin(
     source: str,
     options: Iterable[str] = (),
     arch: str = "sm_75",
-    filename: str = "kernel.cu",
+    filename: str = PLAIN,
 ) -> Cubin:
     """Compile CUDA C++ to machine code for one architecture, with the report of ptxas -v.
 
     The same arguments compile once per process. Raises CompileError or NvrtcMissing.
     """
-    return _cubin(source, tuple(options), arch, filename)
+    answer = _answer("cubin", source, tuple(options), arch, filename)
+    return Cubin(base64.b85decode(answer["image"]), answer["log"])
+
+
+def report(
+    source: str,
+    options: Iterable[str] = (),
+    arch: str = "sm_75",
+    filename: str = PLAIN,
+) -> str:
+    """The report of ptxas -v alone; else like compile_cubin."""
+    return _answer("report", source, tuple(options), arch, filename)["log"]
 
 
 @cache
 def version() -> str | None:
     """NVRTC's version, such as "12.9.86", or None where it cannot be loaded."""
     try:
-        text = compile_ptx("").text
+        nvrtc = _nvrtc()
     except NvrtcMissing:
         return None
-    found = _TOOLS.search(text)
-    return found[1] if found else ".".join(map(str, _nvrtc().getVersion()))
+    found = _TOOLS.search(_compile(nvrtc, "ptx", "", (), "compute_75", ())["text"])
+    return found[1] if found else ".".join(map(str, nvrtc.getVersion()))
 
 
 @lru_cache(maxsize=256)
 def _ptx(source: str, options: tuple, arch: str, filename: str, names: tuple) -> Ptx:
-    nvrtc = _nvrtc()
-    program, _ = _compile(nvrtc, source, (f"-arch={arch}", *options), filename, names)
-    text = _text(nvrtc.getPTX(program))
-    # NVRTC puts the working directory before the name; the PTX must not depend on it.
-    named = re.compile(rf'^(\s*\.file\s+\d+\s+")[^"]*{re.escape(filename)}"', re.MULTILINE)
-    text = named.sub(lambda found: f'{found[1]}{filename}"', text)
-    lowered = {name: _text(nvrtc.getLoweredName(program, name)) for name in names}
-    return Ptx(text, MappingProxyType(lowered))
+    answer = _answer("ptx", source, options, arch, filename, names)
+    text = _NAMED.sub(lambda found: f'{found[1]}{filename}"', answer["text"])
+    return Ptx(text, MappingProxyType(answer["names"]))
+
+
+def key(
+    kind: str, source: str, options: tuple[str, ...], arch: str, names: tuple[str, ...] = ()
+) -> str:
+    """The name that a question ("ptx", "report" or "cubin") has in the archive."""
+    return archive.key(ALWAYS, kind, source, options, arch, names)
 
 
 @lru_cache(maxsize=256)
-def _cubin(source: str, options: tuple, arch: str, filename: str) -> Cubin:
-    nvrtc = _nvrtc()
-    options = (f"-arch={arch}", "--ptxas-options=-v", *options)
-    program, log = _compile(nvrtc, source, options, filename)
-    return Cubin(nvrtc.getCUBIN(program), log)
+def ask(
+    kind: str, source: str, options: tuple[str, ...], arch: str, names: tuple[str, ...] = ()
+) -> dict:
+    """The answer of NVRTC, or of the archive where there is no NVRTC. Raises NvrtcMissing."""
+    asked = kind, source, options, arch, names
+    try:
+        nvrtc = _nvrtc()
+    except NvrtcMissing as missing:
+        answer = archive.find(key(*asked))
+        if answer is None:
+            raise NvrtcMissing(f"This kernel was not compiled beforehand. {missing}") from None
+    else:
+        answer = _compile(nvrtc, *asked)
+    archive.keep(key(*asked), answer)
+    return answer
 
 
-def _compile(nvrtc, source: str, options: tuple, filename: str, names: tuple = ()):
-    """The compiled program and its log."""
-    program = nvrtc.createProgram(source, filename, [], [])
+def _answer(
+    kind: str, source: str, options: tuple, arch: str, filename: str, names: tuple = ()
+) -> dict:
+    """The answer; CompileError if that is the compiler's log of what is wrong."""
+    answer = ask(kind, source, options, arch, names)
+    if "error" not in answer:
+        return answer
+    log = answer["error"].replace(PLAIN, filename)
+    raise CompileError(_explain(source, filename, (f"-arch={arch}", *options), log), log)
+
+
+def _compile(nvrtc, kind: str, source: str, options: tuple, arch: str, names: tuple) -> dict:
+    """What was asked for, or the compiler's log as the "error"; in a form that JSON can hold."""
+    program = nvrtc.createProgram(source, PLAIN, [], [])
     for name in names:
         nvrtc.addNameExpression(program, name)
+    verbose = () if kind == "ptx" else ("--ptxas-options=-v",)
     try:
-        nvrtc.compileProgram(program, (*ALWAYS, *options))
+        nvrtc.compileProgram(program, (*ALWAYS, f"-arch={arch}", *verbose, *options))
     except nvrtc.NVRTCError as error:
-        log = _text(nvrtc.getProgramLog(program)).strip() or str(error)
-        raise CompileError(_explain(source, filename, options, log), log) from None
-    return program, _text(nvrtc.getProgramLog(program))
+        return {"error": _text(nvrtc.getProgramLog(program)).strip() or str(error)}
+    if kind == "ptx":
+        lowered = {name: _text(nvrtc.getLoweredName(program, name)) for name in names}
+        text = _NAMED.sub(rf'\g<1>{PLAIN}"', _text(nvrtc.getPTX(program)))
+        return {"text": text, "names": lowered}
+    said = {"log": _TOOK.sub("", _text(nvrtc.getProgramLog(program)))}
+    image = {"image": base64.b85encode(nvrtc.getCUBIN(program)).decode()}
+    return said | image if kind == "cubin" else said
 
 
 def _explain(source: str, filename: str, options: tuple, log: str) -> str:
@@ -143,17 +193,20 @@ def _nvrtc():
     """CuPy's binding to NVRTC, with the library loaded."""
     try:
         from cupy.cuda import nvrtc
-    except ImportError as error:
-        raise NvrtcMissing(
-            "Compiling a kernel needs CuPy, which holds the binding to NVRTC, and NVRTC itself. "
-            "Neither needs a GPU: pip install cupy-cuda12x==14.2.0 nvidia-cuda-nvrtc-cu12==12.9.86 "
-            "(Linux and Windows; there are no wheels for macOS)."
-        ) from error
-    try:
+
         nvrtc.getVersion()
     except Exception as error:  # the loader's own exception types differ between versions
-        raise NvrtcMissing(
-            "Compiling a kernel needs NVRTC, the CUDA compiler as a library, and it cannot be "
-            "loaded. It needs no GPU: pip install nvidia-cuda-nvrtc-cu12==12.9.86"
-        ) from error
+        raise NvrtcMissing(_missing()) from error
     return nvrtc
+
+
+def _missing() -> str:
+    way = (
+        "there are no wheels of them for macOS: try your own kernels on Colab"
+        if platform.system() == "Darwin"
+        else f"neither needs a GPU: {INSTALL}"
+    )
+    return (
+        "The book's kernels are, with every legal setting of their macros; your own need NVRTC, "
+        f"the CUDA compiler as a library, and CuPy, which binds to it ({way})."
+    )

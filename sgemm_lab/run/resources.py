@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sgemm_lab.devices import Device
 from sgemm_lab.ladder import THREADS_PER_BLOCK, Variant
-from sgemm_lab.run.nvrtc import compile_cubin
+from sgemm_lab.run.nvrtc import report
 
 WARP = 32
 REGISTER_UNIT = 256  # registers are given to a warp in this unit
@@ -49,12 +49,11 @@ class Occupancy:
 def resources(variant: Variant, arch: str) -> Resources:
     """Registers, shared memory and spills of a variant on one architecture, such as "sm_75".
 
-    The figures depend on NVRTC's version. Raises what compile_cubin raises, and ValueError for
+    The figures depend on NVRTC's version. Raises what `report` raises, and ValueError for
     step 0, which has no source.
     """
     step = variant.step
-    log = compile_cubin(step.source, variant.options, arch, step.filename).log
-    return parse(log)[step.function]
+    return parse(report(step.source, variant.options, arch, step.filename))[step.function]
 
 
 def parse(log: str) -> Mapping[str, Resources]:

@@ -97,8 +97,9 @@ def figure(
 
 
 def table_html(header: Sequence[str], rows: Iterable[Sequence]) -> str:
-    """An HTML table; cells are escaped, a `Cell` brings its own markup."""
-    head = "".join(f'<th scope="col">{_markup(cell)}</th>' for cell in header)
+    """An HTML table; cells are escaped, a `Cell` brings its own markup. What has no heading gets an
+    empty cell, not a heading that is read out as nothing."""
+    head = "".join(f'<th scope="col">{_markup(c)}</th>' if c else "<td></td>" for c in header)
     body = "".join(
         f"<tr>{''.join(f'<td>{_markup(cell)}</td>' for cell in row)}</tr>" for row in rows
     )

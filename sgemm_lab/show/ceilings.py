@@ -24,7 +24,7 @@ from sgemm_lab.show.bundle import (
     table_html,
     table_text,
 )  # fmt: skip
-from sgemm_lab.show.explorer import GPUS, Explorer, assemble, buttons, menu
+from sgemm_lab.show.explorer import GPUS, Explorer, assemble, buttons
 from sgemm_lab.show.labels import digits, names, short
 from sgemm_lab.show.tables import STALE, bar, captioned, worded
 
@@ -299,7 +299,8 @@ def explore_limits(N: int = 4096, directory=None) -> Explorer:
             table = table_html(["", "ms", "TFLOPS", worded("how", "how")], _rows(found, runs))
             told = "" if runs else "No run of this kernel is recorded on this GPU. "
             note = escape(told + _origin(found, device, look))
-            panes[number, gpu] = f"<div class=lab>{table}<p>{note}</p></div>"
+            name = f"Step {number}, {escape(steps[number].title)}, on {device.name}"
+            panes[number, gpu] = f"<div class=lab><p>{name}:</p>{table}<p>{note}</p></div>"
             best = max(runs, key=lambda run: run.gflops, default=None)
             rows.append([
                 number, device.name.split()[0], found.binding, digits(found.gflops / 1e3),
@@ -311,7 +312,13 @@ def explore_limits(N: int = 4096, directory=None) -> Explorer:
     return assemble(
         f"{_WORDS}<div class=lab><b>What limits it, N = {N}</b></div>",
         [
-            menu("step", [(f"{n} {steps[n].title}", n) for n in numbers], numbers[1]),
+            buttons(
+                "step",
+                [(str(n), n) for n in numbers],
+                numbers[1],
+                [steps[n].title for n in numbers],
+                "3em",
+            ),
             buttons("GPU", [(devices[key].name.split()[0], key) for key in GPUS], "h200"),
         ],
         panes,

@@ -66,7 +66,7 @@ _STYLE = """<style>
 
 def assemble(
     head: str,
-    selectors: Sequence[widgets.ToggleButtons | widgets.Dropdown],
+    selectors: Sequence[widgets.ToggleButtons],
     panes: Mapping[tuple, str],
     text: str,
     below: Iterable[widgets.Widget] = (),
@@ -100,17 +100,6 @@ def buttons(
         tooltips=list(tooltips),
         style={"button_width": width, "description_width": _NAME},
         layout={"width": "auto", "margin": _BELOW},
-    )
-
-
-def menu(name: str, options: Iterable[tuple[str, object]], value) -> widgets.Dropdown:
-    """A selector for many or long labels."""
-    return widgets.Dropdown(
-        options=list(options),
-        value=value,
-        description=name,
-        style={"description_width": _NAME},
-        layout={"width": "26em", "max_width": "100%", "margin": _BELOW},
     )
 
 

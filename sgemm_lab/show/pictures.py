@@ -231,7 +231,7 @@ def _sector(sector, shape, drawn_rows, shown_columns, left, top, cell) -> list[s
 _PANELS = """<style>
 .lab .panels{display:flex;flex-wrap:wrap;gap:.8em 1.2em}
 .lab .panels>div{flex:1 1 11em;max-width:18em;line-height:1.3}
-.lab .panels svg{min-width:0;margin-top:.3em}
+.lab.lab .panels svg{min-width:0;margin-top:.3em}
 .lab .panels small{display:block;color:var(--m)}
 </style>"""
 

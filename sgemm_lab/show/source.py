@@ -36,13 +36,14 @@ background:color-mix(in srgb,var(--m) 10%,transparent)}
 </style>"""
 
 
-def show(
-    what: Variant | Step | int, since: Variant | Step | int | None = None, fold: bool = False
-) -> Bundle:
+Source = Variant | Step | int | str  # a str is the text of a kernel of one's own
+
+
+def show(what: Source, since: Source | None = None, fold: bool = False) -> Bundle:
     """The .cu file of a step, highlighted, each line that is not in `since`'s file marked.
 
     `fold` shows one line that opens. The plain text marks new lines with "+". Raises ValueError for
-    step 0, which has no source.
+    step 0, which has no source, and TypeError for what is neither a step nor a text.
     """
     step = _step(what)
     lines = step.source.splitlines()
@@ -69,10 +70,12 @@ def show(
     return Bundle(html, f"{told}\n\n{plain}")
 
 
-def diff(before: Variant | Step | int, after: Variant | Step | int, around: int = 3) -> Bundle:
-    """What changes from one step's .cu file to another's, with `around` lines about each change.
+def diff(before: Source, after: Source, around: int = 3) -> Bundle:
+    """What changes from one kernel to another, with `around` lines about each change.
 
-    The plain text is a unified diff. Raises ValueError for step 0, which has no source.
+    Each is a step, whose .cu file is compared, or the text of a kernel of one's own; beside such a
+    text, comments and indents don't count. The plain text is a unified diff. Raises ValueError for
+    step 0, which has no source, and TypeError for what is neither a step nor a text.
     """
     return _diff(before, after, around, STYLE + _STYLE + _DIFF)
 
@@ -80,7 +83,8 @@ def diff(before: Variant | Step | int, after: Variant | Step | int, around: int 
 def _diff(before, after, around: int = 3, styled: str = "") -> Bundle:
     """`diff`, with the style sheet `styled`."""
     steps = _step(before), _step(after)
-    old, new = (step.source.splitlines() for step in steps)
+    lean = any(step.text is not None for step in steps)
+    (old, at), (new, to) = (_compared(step.source, lean) for step in steps)
     shown = [[*_highlighted(step.source)] for step in steps]
     rows, counts = [], [0, 0]
     for group in SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(around):
@@ -88,10 +92,10 @@ def _diff(before, after, around: int = 3, styled: str = "") -> Bundle:
             rows.append('<span class="gap">⋯\n</span>')
         for tag, a0, a1, b0, b1 in group:
             if tag == "equal":
-                rows += [_row(shown[1][b], b) for b in range(b0, b1)]
+                rows += [_row(shown[1][b], b) for b in to[b0:b1]]
                 continue
-            rows += [_row(shown[0][a], a, "old") for a in range(a0, a1)]
-            rows += [_row(shown[1][b], b, "new") for b in range(b0, b1)]
+            rows += [_row(shown[0][a], a, "old") for a in at[a0:a1]]
+            rows += [_row(shown[1][b], b, "new") for b in to[b0:b1]]
             counts[0] += a1 - a0
             counts[1] += b1 - b0
     told = f"{steps[0].filename} → {steps[1].filename}: {counts[0]} lines go, {counts[1]} come"
@@ -103,6 +107,26 @@ def _diff(before, after, around: int = 3, styled: str = "") -> Bundle:
     names = (step.filename for step in steps)
     plain = "\n".join(unified_diff(old, new, *names, n=around, lineterm=""))
     return Bundle(html, f"{told}\n\n{plain}".rstrip())
+
+
+class _Statement(str):
+    """A line that equals another however they are indented."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and self.strip() == other.strip()
+
+    def __hash__(self) -> int:
+        return hash(self.strip())
+
+
+def _compared(source: str, lean: bool) -> tuple[list[str], list[int]]:
+    """The lines that a diff compares, and their numbers from 0: all, or, `lean`, those that hold
+    more than a comment, without it."""
+    lines = source.splitlines()
+    if lean:
+        lines = [_Statement(line.partition("//")[0].rstrip()) for line in lines]
+    kept = [number for number, line in enumerate(lines) if line or not lean]
+    return [lines[number] for number in kept], kept
 
 
 def changes(step: int = 0) -> explorer.Explorer:
@@ -134,10 +158,20 @@ def _row(line: str, number: int, style: str = "") -> str:
     return f'<span{kind} data-n="{number + 1}">{line}</span>'
 
 
-def _step(what: Variant | Step | int) -> Step:
-    if isinstance(what, Variant):
-        return what.step
-    return what if isinstance(what, Step) else steps[what]
+def _step(what: Source) -> Step:
+    match what:
+        case Variant():
+            return what.step
+        case Step():
+            return what
+        case int():
+            return steps[what]
+        case str():
+            return Step(-1, "your kernel", "yours", "", "yours", text=what)
+    raise TypeError(
+        f"{type(what).__name__} is neither a step nor the text of a kernel: give 5, ladder[5] or a "
+        "str in CUDA C++."
+    )
 
 
 def _new_lines(before: list[str], after: list[str]) -> set[int]:

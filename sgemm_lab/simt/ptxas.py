@@ -235,6 +235,7 @@ class _Values:
         self.zeros = _trailing_zeros(self.writers, layout)
         self.base_zeros: dict[tuple, int] = {CONSTANT: NEVER}
         self.once: dict[str, tuple] = {}  # values of registers written once
+        self.numbers: dict[tuple, int] = {}  # of results; a result of results would grow with each
 
     def enter(self, block: int) -> None:
         """Go on with another block."""
@@ -282,7 +283,8 @@ class _Values:
         if ins.op in ("add", "sub") and isinstance(ins.operands[2], Imm) and ins.mods[-1][0] != "f":
             (base, offset), (_, step) = values
             return base, offset + (step if ins.op == "add" else -step)
-        return self._opaque((ins.opcode, *values), name)
+        number = self.numbers.setdefault((ins.opcode, *values), len(self.numbers))
+        return self._opaque(("result", number), name)
 
 
 CONSTANT = ("constant",)
