@@ -318,6 +318,13 @@ def test_what_cannot_be_audited_is_refused_in_words(given, says):
         audit(**{"block": (8, 8)} | given)
 
 
+def test_an_index_that_wraps_to_a_place_outside_is_a_finding_too():
+    code = mine(f"int M, int N, int K, {ARRAYS}").replace("size_t row", "int row")
+    code = code.replace(", col =", "; int col =").replace("(size_t)i", "i")
+    entry = audit(code, "overflow", block=(8, 8))["overflow"]
+    assert entry.verdict == FOUND and re.search("before its beginning|past its end", entry.evidence)
+
+
 def test_what_is_wrong_in_any_launch_is_not_laid_to_unusual_ones():
     found = audit(NAN.code, block=NAN.block, tile=NAN.tile)
     assert found.found == ("uninitialised", "numbers")

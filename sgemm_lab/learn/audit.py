@@ -117,7 +117,8 @@ def audit(
     on: where numbers are compared, `cp` or the PTX machine.
 
     Raises ValueError or TypeError for what is no kernel or category, CompileError where the kernel
-    doesn't compile. What the kernel does wrong never raises: it is a finding.
+    doesn't compile, PtxError for what the PTX machine can't run. What the kernel does wrong never
+    raises: it is a finding.
     """
     if isinstance(subject, str):
         variant = theirs(subject, block, tile, grid, shared_mem, parameters)

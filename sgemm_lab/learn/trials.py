@@ -329,7 +329,8 @@ def _huge(subject: Subject, shape: Shape) -> tuple[int, str]:
         A[down] = rng.integers(1, 5, (len(down), K))
         B[:, across] = rng.integers(1, 5, (K, len(across)))
         if on is ptx:
-            subject.prepare(A, B, C, blocks=np.unique(chosen)).run()
+            if fault := _fault(subject.prepare(A, B, C, blocks=np.unique(chosen)).run):
+                return 0, str(fault)
         else:
             a, b, c = on.zeros((M, K), "f4"), on.zeros((K, N), "f4"), on.zeros((M, N), "f4")
             a[on.asarray(down)] = on.asarray(A[down])
