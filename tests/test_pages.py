@@ -16,6 +16,11 @@ VIEWS = [
     for name in pages()
     for (size, width), theme in zip(WIDTHS.items(), ("light", "dark"), strict=True)
 ]
+# axe-core takes 2 s a view: by default one of each page, every other page in the dark.
+BY_TURNS = [
+    pytest.param(*each.values, id=each.id, marks=() if n % 4 in (0, 3) else pytest.mark.slow)
+    for n, each in enumerate(VIEWS)
+]
 WITH_WIDGETS = [
     name
     for name in pages()
@@ -84,6 +89,7 @@ def test_code_has_a_button_that_copies_it(view):
     assert checks.copyless(view.page) == []
 
 
+@pytest.mark.parametrize("view", BY_TURNS, indirect=True, scope="module")
 def test_axe_finds_nothing_serious(view):
     assert checks.violations(view.page) == []
 
