@@ -130,3 +130,13 @@ def test_without_the_compiler_ones_own_kernel_is_told_what_to_install(
 
 def test_the_version_is_the_compilers_own():
     assert re.fullmatch(r"\d+\.\d+\.\d+", nvrtc.version())
+
+
+@pytest.mark.parametrize(
+    "kind, arch", [("ptx", "compute_75"), ("report", "sm_75"), ("cubin", "sm_75")]
+)
+def test_an_answer_does_not_depend_on_the_working_directory(kind, arch, monkeypatch, tmp_path):
+    asked = kind, ladder[1].source, ladder[1]().options, arch
+    here = nvrtc.ask.__wrapped__(*asked)
+    monkeypatch.chdir(tmp_path)
+    assert nvrtc.ask.__wrapped__(*asked) == here

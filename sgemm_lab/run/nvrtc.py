@@ -16,7 +16,13 @@ from sgemm_lab.run import archive
 
 INSTALL = "pip install cupy-cuda12x==14.2.0 nvidia-cuda-nvrtc-cu12==12.9.86"
 PLAIN = "kernel.cu"  # what every source is called while it is compiled
-ALWAYS = ("-default-device", "--std=c++17", "--generate-line-info")
+ALWAYS = ("-default-device", "--std=c++17")
+# What else a kind of question asks for. Line information in a cubin would name the directory.
+ASKED = {
+    "ptx": ("--generate-line-info",),
+    "report": ("--ptxas-options=-v",),
+    "cubin": ("--ptxas-options=-v",),
+}
 CONTEXT = 2  # lines of source shown before and after an error
 
 _ERROR = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?:\w+ )*error(?: #[\w-]+)?: (?P<text>.*)$")
@@ -119,7 +125,7 @@ def key(
     kind: str, source: str, options: tuple[str, ...], arch: str, names: tuple[str, ...] = ()
 ) -> str:
     """The name that a question ("ptx", "report" or "cubin") has in the archive."""
-    return archive.key(ALWAYS, kind, source, options, arch, names)
+    return archive.key((*ALWAYS, *ASKED[kind]), kind, source, options, arch, names)
 
 
 @lru_cache(maxsize=256)
@@ -156,9 +162,8 @@ def _compile(nvrtc, kind: str, source: str, options: tuple, arch: str, names: tu
     program = nvrtc.createProgram(source, PLAIN, [], [])
     for name in names:
         nvrtc.addNameExpression(program, name)
-    verbose = () if kind == "ptx" else ("--ptxas-options=-v",)
     try:
-        nvrtc.compileProgram(program, (*ALWAYS, f"-arch={arch}", *verbose, *options))
+        nvrtc.compileProgram(program, (*ALWAYS, *ASKED[kind], f"-arch={arch}", *options))
     except nvrtc.NVRTCError as error:
         return {"error": _text(nvrtc.getProgramLog(program)).strip() or str(error)}
     if kind == "ptx":
