@@ -8,7 +8,8 @@ import pytest
 from sgemm_lab.ladder import Step, ladder
 from sgemm_lab.measure.records import ARCHS
 from sgemm_lab.run import nvrtc
-from sgemm_lab.run.cubin import machine_code, sections
+from sgemm_lab.run.cubin import machine_code
+from sgemm_lab.run.elf import sections
 
 pytestmark = pytest.mark.skipif(nvrtc.version() is None, reason="no NVRTC here")
 

@@ -13,15 +13,17 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 
 from sgemm_lab.run import archive
+from sgemm_lab.run.elf import sections
 
 INSTALL = "pip install cupy-cuda12x==14.2.0 nvidia-cuda-nvrtc-cu12==12.9.86"
 PLAIN = "kernel.cu"  # what every source is called while it is compiled
 ALWAYS = ("-default-device", "--std=c++17")
-# What else a kind of question asks for. Line information in a cubin would name the directory.
+# What else a kind of question asks for. A cubin with line information names the directory.
 ASKED = {
     "ptx": ("--generate-line-info",),
     "report": ("--ptxas-options=-v",),
     "cubin": ("--ptxas-options=-v",),
+    "code": (),
 }
 CONTEXT = 2  # lines of source shown before and after an error
 
@@ -93,6 +95,17 @@ def compile_cubin(
     return Cubin(base64.b85decode(answer["image"]), answer["log"])
 
 
+def compile_code(
+    source: str,
+    options: Iterable[str] = (),
+    arch: str = "sm_75",
+    filename: str = PLAIN,
+) -> dict[str, bytes]:
+    """The instructions of each kernel by its name; else like compile_cubin."""
+    answer = _answer("code", source, tuple(options), arch, filename)
+    return {name: base64.b85decode(code) for name, code in answer["code"].items()}
+
+
 def report(
     source: str,
     options: Iterable[str] = (),
@@ -142,7 +155,8 @@ def ask(
             raise NvrtcMissing(f"This kernel was not compiled beforehand. {missing}") from None
     else:
         answer = _compile(nvrtc, *asked)
-    archive.keep(key(*asked), answer)
+    if kind != "cubin":  # the whole file, with what depends on the machine; no page needs it
+        archive.keep(key(*asked), answer)
     return answer
 
 
@@ -170,6 +184,10 @@ def _compile(nvrtc, kind: str, source: str, options: tuple, arch: str, names: tu
         lowered = {name: _text(nvrtc.getLoweredName(program, name)) for name in names}
         text = _NAMED.sub(rf'\g<1>{PLAIN}"', _text(nvrtc.getPTX(program)))
         return {"text": text, "names": lowered}
+    if kind == "code":
+        found = sections(nvrtc.getCUBIN(program))
+        texts = ((n, code) for n, code in found if n.startswith(".text."))
+        return {"code": {n[6:]: base64.b85encode(code).decode() for n, code in texts}}
     said = {"log": _TOOK.sub("", _text(nvrtc.getProgramLog(program)))}
     image = {"image": base64.b85encode(nvrtc.getCUBIN(program)).decode()}
     return said | image if kind == "cubin" else said
