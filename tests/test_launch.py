@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sgemm_lab.ladder import Step, Variant, ladder
+from sgemm_lab.ladder import Step, Variant, ladder, own
 from sgemm_lab.run import launch as launcher
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import cp, gpu_available
@@ -163,13 +163,27 @@ def test_a_grid_too_large_is_refused(nothing_runs, monkeypatch):
 
 def test_scalars_reach_the_kernel_as_float32_and_int32(monkeypatch):
     seen = []
-    monkeypatch.setattr(launcher, "kernel", lambda *_: lambda grid, block, args: seen.extend(args))
+
+    def record(grid, block, args, shared_mem):
+        seen.extend(args)
+
+    monkeypatch.setattr(launcher, "kernel", lambda *_: record)
     A, B, C = ones(M, K), ones(K, N), ones(M, N)
     launch(TILED, A, B, C, alpha=2, beta=True)
     assert [type(a) for a in seen[:4]] == [np.int32] * 3 + [np.float32]
     assert [int(a) for a in seen[:3]] == [M, N, K]
     assert seen[4] is A and seen[5] is B and seen[7] is C
     assert type(seen[6]) is np.float32 and seen[6] == 1
+
+
+def test_dynamic_shared_memory_reaches_the_launch(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        launcher, "kernel", lambda *_: lambda *_, shared_mem: asked.append(shared_mem)
+    )
+    launch(own(TILED.step.source, "tiled", (32, 32), (32, 32, 32), dynamic_bytes=96), ones(M, K),
+           ones(K, N))  # fmt: skip
+    assert asked == [96]
 
 
 def test_a_step_stands_for_its_default_variant_and_c_is_made():
