@@ -59,11 +59,9 @@ class Mutant:
     @property
     def variant(self) -> Variant:
         """The broken kernel as a variant, for `check`."""
-        source = self.base.variant.step.source
+        step = self.base.variant.step
         for old, new in self.edits:
-            at = _place(old, source)
-            source = source[:at] + new + source[at + len(old) :]
-        step = replace(self.base.variant.step, text=source)
+            step = step.edited(old, new)
         return replace(self.base.variant, step=step)
 
     @property

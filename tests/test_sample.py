@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sgemm_lab.ladder import ladder
+from sgemm_lab.ladder import ladder, own
 from sgemm_lab.run import sample as sampling
-from sgemm_lab.run.profile import profile_variant
+from sgemm_lab.run.profile import accesses, profile_variant
 from sgemm_lab.run.sample import kinds, sample
 
 VARIANTS = [
@@ -59,3 +59,28 @@ def test_a_wrong_block_shows_in_the_error(monkeypatch):
 def test_an_empty_product_is_refused():
     with pytest.raises(ValueError, match="no blocks"):
         sample(ladder[2](), 0, 5, 5)
+
+
+MINE = """
+extern "C" __global__ void mine(const float* A, const float* B, float* C, size_t N, int M, int K) {
+    extern __shared__ float sums[];
+    size_t row = blockIdx.y * 8 + threadIdx.y, col = blockIdx.x * 8 + threadIdx.x;
+    float& sum = sums[threadIdx.y * 8 + threadIdx.x];
+    sum = 0;
+    if (row >= M || col >= N) return;
+    for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + col];
+    C[row * N + col] = sum;
+}"""
+GIVEN = {"parameters": ("A", "B", "C", "N", "M", "K"), "dynamic_bytes": 256}
+
+
+def test_a_kernel_with_parameters_of_its_own_and_dynamic_shared_memory_is_counted_alike():
+    variant = own(MINE, "mine", (8, 8), (8, 8, 1), **GIVEN)
+    assert sample(variant, 20, 21, 9).counters == profile_variant(variant, 20, 21, 9).counters
+    assert accesses(variant, 20, 21, 9)[0].space == "shared"
+
+
+def test_a_grid_of_ones_own_is_refused():
+    variant = own(MINE, "mine", (8, 8), (8, 8, 1), blocks=lambda M, N: (9, 9), **GIVEN)
+    with pytest.raises(ValueError, match="has a grid of its own"):
+        sample(variant, 20, 21, 9)

@@ -30,7 +30,12 @@ _TONE = {FOUND: "x", ABSENT: "m"}  # classes of bundle.STYLE
 _STYLE = """<style>.lab .topic{font-weight:600}.lab .evidence{display:block;min-width:16em;\
 white-space:pre-wrap;overflow-wrap:anywhere}.lab span.m{color:var(--m)}
 .lab.lab td:has(.topic,.evidence,.words,.x,.m),.lab.lab th:has(.words){text-align:left;\
-vertical-align:top}</style>"""
+vertical-align:top}
+@media(max-width:40rem){.lab table:has(.evidence) thead{position:absolute;clip-path:inset(50%)}
+.lab tr:has(.evidence){display:grid;grid-template-columns:1fr auto}
+.lab.lab tr:has(.evidence)>*{border:0;padding:.15em 0}
+.lab.lab tr:has(.evidence)>:last-child{grid-column:1/-1;padding-bottom:.5em;\
+border-bottom:1px solid var(--f)}.lab .evidence{min-width:0}}</style>"""
 
 
 @dataclass(frozen=True)

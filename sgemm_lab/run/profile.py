@@ -288,6 +288,7 @@ def _watch(
         variant.grid(M, N),
         variant.block,
         bind(step, *arguments(M, N, K)),
+        shared_mem=step.dynamic_bytes,
         watch=watchers,
         blocks=np.array(blocks),
     ).run()

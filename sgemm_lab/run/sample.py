@@ -17,6 +17,7 @@ from sgemm_lab.ladder import Step, Variant
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import ARCH
 from sgemm_lab.run.check import EPS
+from sgemm_lab.run.launch import bind
 from sgemm_lab.run.profile import arguments
 from sgemm_lab.simt import host
 from sgemm_lab.simt.counters import SECTOR, Counters, Tally
@@ -41,13 +42,20 @@ class Sample:
 def sample(variant: Variant | Step, M: int, N: int, K: int, arch: str = ARCH) -> Sample:
     """Count C = A·B of M×K and K×N random matrices from one block of each kind.
 
-    Raises ValueError for an empty product, MemoryError where the matrices do not fit.
+    Raises ValueError for an empty product and for a kernel with a grid of its own, MemoryError
+    where the matrices do not fit.
     """
     variant = variant() if isinstance(variant, Step) else variant
     if not (M and N):
         raise ValueError(f"a product of {M}×{N} has no blocks to count")
-    step, args = variant.step, arguments(M, N, K)
-    *_, A, B, _, C = args
+    if variant.step.blocks:
+        raise ValueError(
+            f"{variant.key} has a grid of its own, and which of its blocks are alike is not known. "
+            "profile counts all of them."
+        )
+    step, given = variant.step, arguments(M, N, K)
+    *_, A, B, _, C = given
+    args = bind(step, *given)
     ptx = nvrtc.compile_ptx(step.source, variant.options, arch, step.filename).text
     loaded, grid = host.load(ptx, step.source, step.filename), variant.grid(M, N)
     firsts, counts = kinds(variant, M, N, K)
@@ -55,8 +63,9 @@ def sample(variant: Variant | Step, M: int, N: int, K: int, arch: str = ARCH) ->
     for number, times in zip(firsts, counts, strict=True):
         tally = Tally()
         launch = loaded.launch(
-            step.function, grid, variant.block, args, watch=tally, blocks=np.array([number])
-        )
+            step.function, grid, variant.block, args, shared_mem=step.dynamic_bytes, watch=tally,
+            blocks=np.array([number]),
+        )  # fmt: skip
         launch.run()
         total.append((tally.result(launch.program), int(times)))
         worst = max(worst, _error(variant, int(number), A, B, C))

@@ -148,7 +148,7 @@ class Loaded:
             raise ValueError(
                 f"{name}: block {block} has {threads} threads; a block may have {MAX_THREADS}"
             )
-        if threads > kernel.max_threads:
+        if kernel.max_threads and threads > kernel.max_threads:
             raise ValueError(
                 f"{name}: block {block} has {threads} threads; its __launch_bounds__ promise at "
                 f"most {kernel.max_threads}, and a GPU refuses the launch"

@@ -115,7 +115,7 @@ class Kernel:
     live_in: tuple[frozenset[str], ...] = field(
         repr=False
     )  # per block: registers it may still read
-    max_threads: int = 1024  # of a block, by __launch_bounds__
+    max_threads: int | None = None  # of a block, by __launch_bounds__, if there are any
 
 
 @dataclass(frozen=True)
