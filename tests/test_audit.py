@@ -1,7 +1,8 @@
 """Thirteen categories: right kernels have no finding, planted bugs are found by their category."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from sgemm_lab.ladder import Step, Variant, ladder, own
 from sgemm_lab.learn.audit import CATEGORIES, RECORD, audit, audits, main, recorded, theirs
 from sgemm_lab.learn.trials import ABSENT, FOUND, NONE, OPEN
 from sgemm_lab.run import nvrtc
-from sgemm_lab.run.backend import ptx
+from sgemm_lab.run.backend import PtxBackend, ptx
 from sgemm_lab.run.check import check
 from sgemm_lab.run.launch import launch
 
@@ -341,6 +342,66 @@ def test_a_kernel_that_no_launch_takes_is_found_once():
     found = audit(NAIVE.edited("__launch_bounds__(THREADS)", "__launch_bounds__(THREADS / 2)"))
     assert found.found == ("coupling",)
     assert [e.verdict for e in found.entries].count(OPEN) == 12
+
+
+# --- on a GPU, played by the PTX machine ----------------------------------------------------------
+
+
+class PlayedGpu(PtxBackend):
+    """A GPU with little memory; `raises` when a module is loaded, if given."""
+
+    def __init__(self, raises=None):
+        super().__init__()
+        self.raises, self.zeros = raises, self._zeros
+        device = SimpleNamespace(compute_capability="75", synchronize=lambda: None)
+        self.cuda = SimpleNamespace(**vars(self.cuda) | {"Device": lambda: device})
+
+    def RawModule(self, code, options=()):
+        if self.raises:
+            raise self.raises
+        return PtxBackend.RawModule(code=code, options=options)
+
+    @staticmethod
+    def _zeros(shape, dtype):
+        if np.prod(shape) > 1 << 20:
+            raise MemoryError
+        return np.zeros(shape, dtype)
+
+
+def test_numbers_are_compared_on_a_gpu_too():
+    found = audit(NAIVE, on=PlayedGpu())
+    assert found.ok
+    there = [e.category.key for e in found.entries if e.evidence.endswith(", on the GPU too")]
+    assert there == ["seams", "aliasing", "numbers", "coupling"]
+    assert found["overflow"].evidence.endswith(
+        "; not on the GPU: 2097119×1×2050: there is no room for a matrix of 16 GiB"
+    )
+
+
+def test_a_gpu_never_sees_a_kernel_with_a_finding():
+    gpu = PlayedGpu(AssertionError("it was launched"))
+    found = audit(NAIVE.edited("if (row < M && col < N)", "if (col < N)"), on=gpu)
+    assert found.found[0] == "bounds" and not any("on the GPU" in repr(e) for e in found.entries)
+    late = next(bug for bug in PLANTED if bug.name == "a ticket that is never given back")
+    entry = audit(late.variant, "seams", on=gpu)["seams"]
+    assert entry.verdict == FOUND and "on the GPU" not in entry.evidence
+
+
+def test_a_kernel_that_the_gpu_lacks_instructions_for_is_not_tried_there():
+    newer = replace(NAIVE, min_capability=(9, 0))
+    entry = audit(newer, "numbers", on=PlayedGpu())["numbers"]
+    assert entry.verdict == NONE and "not on the GPU: 01_naive needs compute" in entry.evidence
+
+
+def test_what_cuda_says_is_a_finding():
+    gpu = PlayedGpu(RuntimeError("an illegal memory access was encountered"))
+    entry = audit(NAIVE, "seams", on=gpu)["seams"]
+    assert entry.verdict == FOUND
+    assert entry.evidence == "on the GPU: an illegal memory access was encountered"
+
+
+def test_without_a_gpu_the_command_says_that_there_is_none(capsys):
+    assert main(["1", "--gpu"]) == 2 and "no NVIDIA GPU here" in capsys.readouterr().err
 
 
 # --- what is shown --------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The audit: thirteen ways in which kernels are wrong, each tried on the reader's own machine.
 
 The categories are those of "CUDA SGEMM optimization: naive vs shared-memory tiled" (reference R2
-of this book), whose author went through them by reading. Here each is an experiment. What breaks a
-rule of CUDA is looked for on the PTX machine in any case; numbers are looked at where `on` says.
+of this book), whose author went through them by reading. Here each is an experiment on the PTX
+machine. Where there is a GPU, those that compare numbers can be made there as well.
 An audit finds what its launches show: no experiment proves that there is nothing else.
 """
 
@@ -11,16 +11,19 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import date
 from html import escape
 from pathlib import Path
 from textwrap import fill
 
+from sgemm_lab.devices import device_named
 from sgemm_lab.ladder import INTERFACE, Step, Variant, as_variant, ladder, own
 from sgemm_lab.learn import trials
 from sgemm_lab.learn.trials import ABSENT, FOUND, LONG, NONE, OPEN, Subject, Verdict
-from sgemm_lab.measure.records import read_json, write_rows
+from sgemm_lab.measure.bench import Stand, commit_here
+from sgemm_lab.measure.records import read_json, unknown_gpu, write_rows
 from sgemm_lab.paths import MEASUREMENTS
-from sgemm_lab.run.backend import ptx
+from sgemm_lab.run.backend import cp, ptx
 from sgemm_lab.show.bundle import Bundle, Cell
 from sgemm_lab.show.tables import captioned, worded
 from sgemm_lab.simt.machine import budget
@@ -119,7 +122,7 @@ def audit(
     dynamic shared memory. Its parameters are recognised by their names, M, N, K, alpha, A, B, beta,
     C in any order and case; `parameters` gives these names in the kernel's order where it calls
     them otherwise. Without alpha and beta it computes C = A·B; with N alone, on square matrices.
-    on: where numbers are compared, `cp` or the PTX machine.
+    on: with `cp`, numbers are compared on the GPU too, if nothing was found before.
 
     Raises ValueError or TypeError for what is no kernel or category, CompileError where the kernel
     doesn't compile, PtxError for what the PTX machine can't run. What the kernel does wrong never
@@ -135,18 +138,40 @@ def audit(
     if isinstance(only, str):
         only = (only,)
     wanted = CATEGORIES if only is None else [_category(key) for key in only]
-    examined = Subject(variant, on)
-    return Audit(_name(variant), tuple(_entry(each, examined) for each in wanted))
+    examined, there = Subject(variant), on is not ptx and Subject(variant, on)
+    return Audit(_name(variant), tuple(_entry(each, examined, there) for each in wanted))
 
 
-def _entry(category: Category, subject: Subject) -> Entry:
+def _entry(category: Category, subject: Subject, there: Subject | bool) -> Entry:
+    """`there`: the same on a GPU, if one is asked for."""
     with budget(LONG):
         if subject.refused:
             verdict = FOUND if category.key == "coupling" else OPEN
             return Entry(category, verdict, f"no launch is possible: {subject.refused}")
         if category.key not in WATCHED and subject.endless:
             return Entry(category, OPEN, "a launch of this kernel does not end")
-        return Entry(category, *category.examine(subject))
+        verdict, evidence = category.examine(subject)
+        if there and category.key in COMPARED and verdict == NONE:
+            verdict, evidence = _compared(category, subject, there, evidence)
+    return Entry(category, verdict, evidence)
+
+
+def _compared(
+    category: Category, subject: Subject, there: Subject, evidence: str
+) -> trials.Verdict:
+    """What comes of it on a GPU, of a kernel that is right on the PTX machine: a store to anywhere
+    would end the process's use of the GPU."""
+    if any(watched.profile.findings for watched in subject.watched):
+        return NONE, f"{evidence}; not tried on the GPU, for what was found here"
+    try:
+        verdict, seen = category.examine(there)
+    except RuntimeError as error:  # CUDA's own
+        return FOUND, f"on the GPU: {error}"
+    except ValueError as error:  # this GPU is too old for the kernel
+        return NONE, f"{evidence}; not on the GPU: {error}"
+    if verdict == OPEN:
+        return NONE, f"{evidence}; not on the GPU: {seen}"
+    return verdict, f"{seen}{TOO}" if verdict == NONE else f"on the GPU: {seen}"
 
 
 def _category(key: str) -> Category:
@@ -239,6 +264,8 @@ CATEGORIES = tuple(Category(*row) for row in (
      "legal and illegal macros; a grid larger than need be", trials.coupling),
 ))  # fmt: skip
 WATCHED = "bounds", "races", "barriers", "uninitialised", "warps", "ordering", "errors"
+COMPARED = "overflow", "seams", "aliasing", "numbers", "coupling"
+TOO = ", on the GPU too"
 
 
 # --- the ladder's audits, recorded ----------------------------------------------------------------
@@ -263,7 +290,8 @@ def recorded(record: Path = RECORD) -> dict[int, Audit]:
 
 
 def audits(record: Path = RECORD) -> Bundle:
-    """The recorded audits of all steps: a row for each category, a column for each step."""
+    """The recorded audits of all steps: a row for each category, a column for each step. Under it,
+    what was compared on GPUs."""
     found = recorded(record)
     header = ["category, and what is tried", *map(str, found)]
     rows = [
@@ -271,7 +299,20 @@ def audits(record: Path = RECORD) -> Bundle:
         for each in CATEGORIES
     ]
     signs = ", ".join(f"{sign} {verdict}" for verdict, sign in _SIGNS.items())
-    return captioned(header, rows, f"Audits of the steps at their defaults: {signs}.", _STYLE)
+    there = "".join(map(_told, sorted(record.parent.glob(f"{record.stem}_*.json"))))
+    caption = f"Audits of the steps at their defaults: {signs}.{there}"
+    return captioned(header, rows, caption, _STYLE)
+
+
+def _told(record: Path) -> str:
+    """What was compared on a GPU, in a sentence."""
+    compared = [one[key] for one in recorded(record).values() for key in COMPARED]
+    there = [e for e in compared if e.evidence.endswith(TOO) or e.verdict == FOUND]
+    found = sum(e.verdict == FOUND for e in there)
+    return (
+        f" On {read_json(record)['gpu_name']} the numbers of {len(there)} were compared again: "
+        f"{found or 'nothing'} found."
+    )
 
 
 def _explained(category: Category) -> Cell:
@@ -286,14 +327,19 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m sgemm_lab audit", description="Try kernels in thirteen categories."
     )
     parser.add_argument("what", nargs="*", help="steps (2 or 02_tiled) and macros (TILE=16)")
+    parser.add_argument("--gpu", action="store_true", help="compare numbers on the GPU as well")
     parser.add_argument("--record", action="store_true", help="keep it, for the pages to show")
+    parser.add_argument("--commit", help="where this copy came from, if it is no git checkout")
     given = parser.parse_args(argv)
+    if given.gpu and cp is ptx:
+        print("There is no NVIDIA GPU here. Without --gpu everything is tried.", file=sys.stderr)
+        return 2
     rows, ok = {}, True
     try:
         for variant in ladder.asked(given.what):
             if not variant.step.function:
                 continue
-            print(found := audit(variant), flush=True)
+            print(found := audit(variant, on=cp if given.gpu else ptx), flush=True)
             ok &= found.ok
             entries = {e.category.key: [e.verdict, e.evidence] for e in found.entries}
             rows[variant.key] = {"source_hash": variant.source_hash, "entries": entries}
@@ -301,7 +347,20 @@ def main(argv: list[str] | None = None) -> int:
         print(error.args[0], file=sys.stderr)
         return 2
     if given.record:
-        rows = (read_json(RECORD)["rows"] if RECORD.exists() else {}) | rows
+        path, head = _place(given.commit) if given.gpu else (RECORD, {})
+        rows = (read_json(path)["rows"] if path.exists() else {}) | rows
         defaults = (step().key for step in ladder if step.function)
-        write_rows(RECORD, {key: rows[key] for key in defaults if key in rows})
+        write_rows(path, {key: rows[key] for key in defaults if key in rows}, **head)
     return 0 if ok else 1
+
+
+def _place(commit: str | None) -> tuple[Path, dict]:
+    """The file that this machine's GPU has, and what it says of the machine."""
+    stand = Stand()
+    device = device_named(stand.gpu_name)
+    if device is None:
+        raise SystemExit(unknown_gpu(stand.gpu_name))
+    taken = {"date": date.today().isoformat(), "commit": commit or commit_here()}
+    head = {"gpu": device.key, "gpu_name": stand.gpu_name,
+            "provenance": stand.provenance() | taken}  # fmt: skip
+    return RECORD.with_name(f"{RECORD.stem}_{device.key}.json"), head

@@ -2,9 +2,10 @@
 
 Each trial takes a Subject and gives a verdict and the evidence for it, a sentence. What breaks a
 rule of CUDA is looked for on the PTX machine in any case; numbers are compared where the subject
-says. audit.py has the table of the categories.
+says. audit.py has the table of the categories, and asks for a GPU last.
 """
 
+import itertools
 import mmap
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +33,8 @@ LONGEST = 2_000_000  # K of tens of thousands
 MANY = 1 << 32  # elements of a matrix at which an index of 32 bits, signed or not, has overflowed
 CHUNK = 1 << 17  # block numbers looked at together
 SIZES = {"M", "N", "K"}
+
+_TEXTS = itertools.count()
 
 Shape = tuple[int, int, int]
 Verdict = tuple[str, str]  # one of VERDICTS, and the evidence
@@ -117,8 +120,11 @@ class Subject:
 
     def function(self):
         """The compiled kernel for `run`, its __device__ variables as they are at first."""
-        named = {"filename": self.step.filename} if self.on is ptx else {}  # CuPy has no such thing
-        module = self.on.RawModule(code=self.step.source, options=self.variant.options, **named)
+        if self.on is ptx:
+            code, named = self.step.source, {"filename": self.step.filename}
+        else:  # CuPy knows no file name, and loads the same text once
+            code, named = f"{self.step.source}\n// {next(_TEXTS)}\n", {}
+        module = self.on.RawModule(code=code, options=self.variant.options, **named)
         return module.get_function(self.step.function)
 
     def watch(self, shape: Shape, beta: float = 0, offsets: Shape = (0, 0, 0)) -> Watched:
@@ -277,7 +283,7 @@ def errors(subject: Subject) -> Verdict:
 
 def overflow(subject: Subject) -> Verdict:
     """Products with a huge A, a huge B, a huge C. Memory is taken only where something is written,
-    and only some blocks run: on a GPU, all."""
+    and only some blocks run; on a GPU all of it, and all of them."""
     BM, BN, BK = subject.variant.tile
     high = BM * GRID_LIMITS[1] - 1  # rows that blocks along y can reach
     edge = min(high, 65541)
@@ -295,12 +301,12 @@ def overflow(subject: Subject) -> Verdict:
         try:
             done, problem = _huge(subject, shape)
         except (MemoryError, OSError):
-            return OPEN, f"{_shown(shape)}: this machine grants no address space of 16 GiB"
+            return OPEN, f"{_shown(shape)}: there is no room for a matrix of 16 GiB"
         if problem:
             return FOUND, f"at {_shown(shape)}: {problem}"
         blocks += done
     return NONE, (
-        f"{blocks} blocks of {' and '.join(map(_shown, shapes))} are right: indices of more than "
+        f"{blocks:,} blocks of {' and '.join(map(_shown, shapes))} are right: indices of more than "
         "2³² in A, in B, in C"
     )
 
@@ -321,27 +327,32 @@ def _huge(subject: Subject, shape: Shape) -> tuple[int, str]:
             return 0, str(fault)
         if not any(M * N - 1 in places for places in stores.places.values()):
             return 0, f"the last blocks don't store the last element, C[{M - 1}, {N - 1}]"
-        chosen = [n for n in (0, count // 2) if n in stores.places] + [max(stores.places)]
-        places = np.concatenate([stores.places[n] for n in dict.fromkeys(chosen)])
+        chosen = {n for n in (0, count // 2, max(stores.places)) if n in stores.places}
+        places = np.concatenate([stores.places[n] for n in chosen])
         rows, columns = np.divmod(np.unique(places), N)
         rng = np.random.default_rng(0)
         down, across = np.unique(rows), np.unique(columns)  # all else is zero
         A[down] = rng.integers(1, 5, (len(down), K))
         B[:, across] = rng.integers(1, 5, (K, len(across)))
         if on is ptx:
-            if fault := _fault(subject.prepare(A, B, C, blocks=np.unique(chosen)).run):
+            done = len(chosen)
+            if fault := _fault(subject.prepare(A, B, C, blocks=sorted(chosen)).run):
                 return 0, str(fault)
         else:
-            a, b, c = on.zeros((M, K), "f4"), on.zeros((K, N), "f4"), on.zeros((M, N), "f4")
+            done = count
+            a, b = on.zeros((M, K), np.float32), on.zeros((K, N), np.float32)
+            c = on.full((M, N), np.nan, np.float32)
             a[on.asarray(down)] = on.asarray(A[down])
             b[:, on.asarray(across)] = on.asarray(B[:, across])
             subject.run(subject.function(), a, b, c)
             C[rows, columns] = on.asnumpy(c[on.asarray(rows), on.asarray(columns)])
+            if int(on.count_nonzero(c)) != len(down) * len(across):
+                return 0, "where a row of A or a column of B is zero, C is not"
     right = _product(A[down], B[:, across])
     right = right[np.searchsorted(down, rows), np.searchsorted(across, columns)]
     wrong = np.flatnonzero(C[rows, columns] != right)
     if not len(wrong):
-        return len(set(chosen)), ""
+        return done, ""
     i, j = rows[wrong[0]], columns[wrong[0]]
     return 0, f"C[{i}, {j}] is {C[i, j]:g} and should be {right[wrong[0]]:g}: an index wraps around"
 

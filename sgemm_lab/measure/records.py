@@ -199,10 +199,10 @@ def _replace(path: Path, head: Mapping, name: str, lines: list[str], brackets: s
     os.replace(scratch, path)
 
 
-def write_rows(path: Path, rows: Mapping[str, Mapping]) -> None:
-    """Writes a file of computed rows, a line each, all of it or nothing."""
+def write_rows(path: Path, rows: Mapping[str, Mapping], **head) -> None:
+    """Writes a file of computed rows, a line each, all of it or nothing; `head` stands first."""
     lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in rows.items())
-    _replace(path, {"schema": SCHEMA}, "rows", [*lines], "{}")
+    _replace(path, {"schema": SCHEMA, **head}, "rows", [*lines], "{}")
 
 
 def merge(path: Path, record: Mapping) -> None:

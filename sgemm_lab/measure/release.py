@@ -14,6 +14,7 @@ from sgemm_lab.paths import MEASUREMENTS
 
 # What makes a file anew, by the first word of its name; what measures times is called by its GPU.
 _MAKES = {
+    "audits": "python -m sgemm_lab audit --record",
     "counters": "python -m sgemm_lab record --missing",
     "resources": "python -m sgemm_lab record --missing",
     "ncu": "python benchmarks/hardware_counters.py",
