@@ -183,10 +183,17 @@ def test_a_kernel_that_takes_aligned_arrays_for_granted_is_told_so():
     assert entry.verdict == FOUND and "arrays 1, 2, 3 floats off a boundary" in entry.evidence
 
 
+def test_a_kernel_that_takes_its_grid_for_granted_is_told_so():
+    entry = audit(WARP.variant, "coupling")["coupling"]
+    assert entry.verdict == FOUND
+    assert re.search("a grid one block larger each way: .* reads B.*past its end", entry.evidence)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", RIGHT, ids=lambda variant: variant.step.stem)
 def test_nor_in_its_numbers_and_macros(variant):
-    assert audit(variant, ["numbers", "coupling"]).ok
+    keys = ["numbers", *["coupling"] * (variant is not WARP.variant)]
+    assert audit(variant, keys).ok
 
 
 @pytest.mark.slow

@@ -464,6 +464,8 @@ def test_a_right_kernel_is_timed_beside_its_step_and_cublas(monkeypatch):
 @pytest.mark.parametrize("plays, says", [
     ("import os; os.abort()", r"ended with exit code -6: .*This notebook goes on"),
     ("raise RuntimeError('an illegal memory access')", "exit code 1: RuntimeError: an illegal"),
+    ("try: 1 / 0\nfinally: raise RuntimeError('late.\\n  | }')", "ZeroDivisionError: [^.]*. This"),
+    ("import sys; sys.exit('no such device')", "exit code 1: no such device. This"),
     ("import time; time.sleep(60)", "not done after 0.5 seconds, and was ended"),
     ("print('nothing')", "could not be timed"),
     ("", "could not be timed"),

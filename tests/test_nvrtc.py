@@ -3,6 +3,7 @@
 import platform
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,6 +127,18 @@ def test_without_the_compiler_ones_own_kernel_is_told_what_to_install(
     nvrtc.version.cache_clear()
     assert nvrtc.version() is None
     nvrtc.version.cache_clear()
+
+
+@pytest.mark.parametrize("version, fresh", [((12, 8), []), ((12, 9), ["--no-cache"])])
+def test_a_compiler_that_caches_code_without_its_log_is_told_not_to(version, fresh):
+    asked = []
+    played = SimpleNamespace(
+        getVersion=lambda: version, createProgram=lambda *_: 0, NVRTCError=RuntimeError,
+        compileProgram=lambda _, options: asked.extend(options),
+        getProgramLog=lambda _: "", getCUBIN=lambda _: b"",
+    )  # fmt: skip
+    nvrtc._compile(played, "report", "", (), "sm_75", ())
+    assert [option for option in asked if "cache" in option] == fresh
 
 
 def test_the_version_is_the_compilers_own():

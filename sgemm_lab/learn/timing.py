@@ -7,6 +7,7 @@ and cuBLAS, and is ended when it takes too long.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from sgemm_lab.paths import ROOT
 N = 1024  # M = N = K
 SECONDS = 60
 CHILD = sys.executable, "-m", "sgemm_lab.learn.timing"
+_RAISED = re.compile(
+    r"^[\w.]*(?:Error|Fault)\b.*", re.MULTILINE
+)  # the first; others follow from it
 
 
 def timed(
@@ -53,9 +57,10 @@ def _told(job: dict, child: Sequence[str], seconds: float) -> str:
     except (OSError, ValueError, IndexError) as error:
         return f"It could not be timed: {error}"
     if not runs:
-        why = (done.stderr.strip().splitlines() or ["it says nothing more"])[-1]
+        said = _RAISED.search(done.stderr) or re.search(r".+\s*$", done.stderr)
+        why = said[0].strip() if said else "it says nothing more"
         return (
-            f"On the GPU its process ended with exit code {done.returncode}: {why}. "
+            f"On the GPU its process ended with exit code {done.returncode}: {why.rstrip('.')}. "
             "This notebook goes on."
         )
     names = ["your kernel", *[f"step {run['step']}" for run in runs[1:]]]

@@ -25,6 +25,9 @@ ASKED = {
     "cubin": ("--ptxas-options=-v",),
     "code": (),
 }
+# From 12.9 on NVRTC keeps what it compiles on disk, the code without the log: on an H200 the report
+# of a kernel came once, and was empty in the next process.
+CACHES, UNCACHED = (12, 9), "--no-cache"
 CONTEXT = 2  # lines of source shown before and after an error
 
 _ERROR = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?:\w+ )*error(?: #[\w-]+)?: (?P<text>.*)$")
@@ -177,7 +180,9 @@ def _compile(nvrtc, kind: str, source: str, options: tuple, arch: str, names: tu
     for name in names:
         nvrtc.addNameExpression(program, name)
     try:
-        nvrtc.compileProgram(program, (*ALWAYS, *ASKED[kind], f"-arch={arch}", *options))
+        fresh = (UNCACHED,) if nvrtc.getVersion() >= CACHES else ()
+        asked = *ALWAYS, *ASKED[kind], *fresh, f"-arch={arch}", *options
+        nvrtc.compileProgram(program, asked)
     except nvrtc.NVRTCError as error:
         return {"error": _text(nvrtc.getProgramLog(program)).strip() or str(error)}
     if kind == "ptx":
