@@ -38,12 +38,12 @@ newest: setup  # jupyter-book 2 reads neither _config.yml nor _toc.yml
 	$(BOOK)
 	$(TEST) tests book
 
-test-colab: book ## the explorers with Colab's packages, on its Pythons (3.12, 3.13) where they are here
+test-colab: book ## every notebook on Colab's packages and Pythons (3.12, 3.13), where these are here
 	$(PY) -m pytest -m colab tests/test_colab.py
 
 lab: setup ## open the notebooks in JupyterLab, trusted, so that it shows their charts
 	@$(PY) -m jupyter trust book/*.ipynb >/dev/null
-	$(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/book $(ROOT)
+	$(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/book/00_setup.ipynb $(ROOT)
 
 run: setup ## execute every notebook, write its outputs and what it compiled
 	$(PY) -m sgemm_lab run

@@ -51,6 +51,10 @@ WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 # The first cell of every notebook. Colab opens the notebook alone: fetch the rest and enter it.
+# What fits the notebook is the branch or tag that it was opened from: the one in _config.yml, which
+# the pages' buttons take, too. On main that is main; a release pins its own tag. The clone gets its
+# name when it is whole, so that half of one is never entered. Where it lies is remembered, since a
+# second run begins in another folder than the first, which is Colab's /content.
 COLAB = """\
 import sys
 
@@ -58,13 +62,19 @@ if "google.colab" in sys.modules:  # only on Colab, which opens this notebook wi
     import os
     import subprocess
 
-    url = "{url}"
-    clone = "/content/{name}"
+    url, revision = "{url}", "{revision}"
+    clone = os.environ.setdefault("SGEMM_LAB_CLONE", os.path.abspath("{folder}"))
     if not os.path.isdir(clone):
-        subprocess.run(["git", "clone", "--depth", "1", url, clone], check=True)
+        part = f"{{clone}}.part"  # gets its name when it is whole
+        fetch = f"rm -rf {{part}} && git clone -q --depth 1 --branch {{revision}} {{url}} {{part}}"
+        failed, said = subprocess.getstatusoutput(f"{{fetch}} && mv {{part}} {{clone}}")
+        if failed:
+            raise RuntimeError(f"{{url}} can't be fetched. Run this cell again. Git says: {{said}}")
     os.chdir(f"{{clone}}/book")
-    if clone not in sys.path:
-        sys.path.insert(0, clone)"""
+    sys.path[:] = dict.fromkeys([clone, *sys.path])
+    from sgemm_lab.doctor import card
+
+    print(card())"""
 
 
 # The same while the repository has no address.
@@ -76,6 +86,8 @@ if "google.colab" in sys.modules:  # only on Colab, which opens this notebook wi
         "This copy of the book does not know its address, so it cannot be fetched. Whoever "
         "published it sets it with: python -m sgemm_lab repo https://github.com/NAME/REPOSITORY"
     )"""
+COLABS_OWN = "application/vnd.google.colaboratory."  # what it adds to outputs for its own use
+BADGE = "view-in-github"  # the id of the cell that Colab puts in front when it saves to GitHub
 PLACEHOLDER = "/OWNER/"  # in _config.yml's address, as long as there is none
 
 
@@ -90,10 +102,18 @@ def repository(root: Path = ROOT) -> str | None:
     return None if PLACEHOLDER in url else url
 
 
+def revision(root: Path = ROOT) -> str:
+    """The branch or tag that notebooks are opened from, as _config.yml has it."""
+    return yaml.safe_load((root / "_config.yml").read_text())["repository"]["branch"]
+
+
 def colab_cell(root: Path = ROOT) -> NotebookNode:
     """The cell that every notebook begins with; see `COLAB` and `NOWHERE`."""
-    url = repository(root)
-    source = COLAB.format(url=url, name=url.rsplit("/", 1)[-1]) if url else NOWHERE
+    url, at = repository(root), revision(root)
+    source = NOWHERE
+    if url:
+        folder = f"{url.rsplit('/', 1)[-1]}-{at}".replace("/", "-")  # as GitHub calls its archives
+        source = COLAB.format(url=url, revision=at, folder=folder)
     cell = nbformat.v4.new_code_cell(source, metadata={"tags": ["remove-cell"]})
     cell.id = "colab"
     return cell
@@ -151,6 +171,8 @@ def canonical(nb: NotebookNode) -> NotebookNode:
         for output in cell.outputs:
             if output.output_type == "execute_result":
                 output.execution_count = count
+            for kind in [kind for kind in output.get("data", {}) if kind.startswith(COLABS_OWN)]:
+                del output.data[kind]
     for cell in nb.cells:
         cell.metadata = {"tags": sorted(tags(cell))} if tags(cell) else {}
         cell.source = cell.source.rstrip("\n")
@@ -321,12 +343,12 @@ async def execute_all(paths: list[Path], timeout: int) -> dict[Path, NotebookNod
 
 
 def with_colab_cell(nb: NotebookNode, root: Path = ROOT) -> NotebookNode:
-    """`nb` with the Colab cell in front, in its present text."""
-    old = nb.cells and nb.cells[0].get("id") == "colab"
+    """`nb` with the Colab cell in front, in its present text, and no badge before it."""
+    rest = [cell for cell in nb.cells if cell.get("id") not in ("colab", BADGE)]
+    counts = [cell.execution_count for cell in nb.cells if cell.get("id") == "colab"]
     cell = colab_cell(root)
-    if old:
-        cell.execution_count = nb.cells[0].execution_count
-    nb.cells[: 1 if old else 0] = [cell]
+    cell.execution_count = next(iter(counts), None)
+    nb.cells = [cell, *rest]
     return nb
 
 
@@ -534,8 +556,11 @@ def machine(text: str) -> list[str]:
 def problems(nb: NotebookNode) -> list[str]:
     """What is wrong with a notebook as it stands, without executing it: one sentence each."""
     found: list[str] = []
-    colab = colab_cell()
-    if not nb.cells or (nb.cells[0].source, tags(nb.cells[0])) != (colab.source, tags(colab)):
+    first, wanted = (
+        [(cell.source, tags(cell), cell.get("outputs")) for cell in cells]
+        for cells in (nb.cells[:1], [colab_cell()])
+    )
+    if first != wanted:
         found.append(
             "does not begin with the Colab cell, as the address in _config.yml makes it: "
             "python -m sgemm_lab notebooks --fix"

@@ -16,6 +16,7 @@ from sgemm_lab.run import archive, nvrtc
 
 PYTHON = (3, 11)  # the oldest that the book runs on
 CAPABILITY = (7, 5)  # the oldest GPU: a T4
+T4 = "Runtime > Change runtime type > T4 GPU"  # in Colab's menu
 NVRTC = {"cupy-cuda12x": "pip install nvidia-cuda-nvrtc-cu12==12.9.86"}  # else CuPy's own extra
 
 WAYS = {
@@ -91,7 +92,8 @@ def doctor() -> Report:
 
 
 def card() -> str:
-    """One line for a notebook: what runs the kernels here. It differs between machines."""
+    """One line for a notebook: what runs the kernels here, and on Colab how to get a GPU for them.
+    It differs between machines."""
     report = doctor()
     facts = report.facts
     python = "Python " + ".".join(map(str, facts.python))
@@ -102,7 +104,8 @@ def card() -> str:
         "archive": "The book's kernels run on the PTX machine, compiled beforehand",
         "pages": "Kernels cannot run here; doctor() says what is missing",
     }
-    return " · ".join([runs[report.way], compiler, python])
+    more = [f"for a GPU choose {T4}"] if facts.colab and facts.gpu is None else []
+    return " · ".join([runs[report.way], compiler, python, *more])
 
 
 def diagnose(facts: Facts) -> Report:
@@ -115,7 +118,7 @@ def diagnose(facts: Facts) -> Report:
          "Install a newer Python, then make .venv anew with it."),
         (facts.cupy is None and facts.colab,
          "CuPy and NVRTC; Colab's CPU runtime has neither",
-         "Choose Runtime > Change runtime type > T4 GPU."),
+         f"Choose {T4}."),
         (facts.cupy is None and mac,
          "CuPy and NVRTC; there are no wheels of them for macOS",
          "Only your own kernels need them: try those on Colab."),

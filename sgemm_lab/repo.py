@@ -1,7 +1,8 @@
-"""The repository's address: it stands in _config.yml, and `python -m sgemm_lab repo URL` moves it.
+"""The repository's address and the revision that readers get: both stand in _config.yml, and
+`python -m sgemm_lab repo URL --revision TAG` writes them.
 
 Two kinds of files hold a copy, since they are read without the rest: the first cell of every
-notebook, which Colab opens alone, and CITATION.cff. What else needs the address asks `book`.
+notebook, which Colab opens alone, and CITATION.cff. What else needs them asks `book`.
 """
 
 import argparse
@@ -18,6 +19,7 @@ UNSET = (
     "to the repository. Set it: python -m sgemm_lab repo https://github.com/NAME/REPOSITORY"
 )
 _ADDRESS = re.compile(r"https://github\.com/[A-Za-z\d](?:-?[A-Za-z\d]){0,38}/[\w.-]{1,100}")
+_REVISION = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
 
 
 def valid(url: str) -> str:
@@ -37,26 +39,36 @@ def move(url: str, root: Path = ROOT) -> list[Path]:
 
     Raises ValueError as `valid` does, and where _config.yml or CITATION.cff has no line for it.
     """
-    address = valid(url)
-    changed = [
-        root / name for name, place in _PLACES.items() if _rewrite(root / name, place, address)
-    ]
-    return changed + [path for path in book.notebooks(root) if _first_cell(path, root)]
+    return _write(_URL, valid(url), root)
 
 
-# file -> (the line that holds the address, what that line becomes)
-_PLACES = {
+def pin(revision: str, root: Path = ROOT) -> list[Path]:
+    """Writes the branch or tag that the pages' buttons open and that the first cells fetch; the
+    files that changed. Raises ValueError for what is no name of one."""
+    if not _REVISION.fullmatch(revision):
+        raise ValueError(f"{revision!r} is no branch or tag. It looks like main or v1.2.3.")
+    return _write(_BRANCH, revision, root)
+
+
+# file -> (the line that holds it, what that line becomes)
+_URL = {
     "_config.yml": (r"^  url: .*$", "  url: {}"),
     "CITATION.cff": (r"^(?:# )?repository-code:.*$", "repository-code: {}"),
 }
+_BRANCH = {"_config.yml": (r"^  branch: .*$", "  branch: {}")}
 
 
-def _rewrite(path: Path, place: tuple[str, str], address: str) -> bool:
+def _write(places: dict[str, tuple[str, str]], value: str, root: Path) -> list[Path]:
+    changed = [root / name for name, place in places.items() if _rewrite(root / name, place, value)]
+    return changed + [path for path in book.notebooks(root) if _first_cell(path, root)]
+
+
+def _rewrite(path: Path, place: tuple[str, str], value: str) -> bool:
     line, text = place
     old = path.read_text(encoding="utf-8")
-    new, found = re.subn(line, text.format(address), old, flags=re.MULTILINE)
+    new, found = re.subn(line, text.format(value), old, flags=re.MULTILINE)
     if found != 1:
-        raise ValueError(f"{path.name} has {found} lines for the address; one is wanted: {line}")
+        raise ValueError(f"{path.name} has {found} lines for {value}; one is wanted: {line}")
     path.write_text(new, encoding="utf-8")
     return new != old
 
@@ -78,23 +90,28 @@ def left(address: str, root: Path = ROOT) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """`python -m sgemm_lab repo`: the repository's address; with a URL, sets it everywhere."""
+    """`python -m sgemm_lab repo`: the repository's address and the branch or tag that readers get;
+    sets what is given, wherever it stands."""
     parser = argparse.ArgumentParser(prog="python -m sgemm_lab repo", description=main.__doc__)
     parser.add_argument("url", nargs="?", help="https://github.com/NAME/REPOSITORY")
+    parser.add_argument(
+        "--revision", metavar="NAME", help="the branch or tag that readers get: main, v1.2.3"
+    )
     given = parser.parse_args(argv)
     before = book.repository()
-    if given.url is None:
-        print(before or UNSET)
+    if given.url is None and given.revision is None:
+        print(f"{before}, {book.revision()}" if before else UNSET)
         return 0
     try:
-        changed = move(given.url)
+        changed = [] if given.url is None else move(given.url)
+        changed += [] if given.revision is None else pin(given.revision)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    for path in changed:
+    for path in dict.fromkeys(changed):
         print(f"changed {book.show(path)}")
-    now = book.repository()
-    print(f"The repository's address is {now}{'' if changed else ', as it was'}.")
+    now, still = book.repository(), "" if changed else ", as before"
+    print(f"Readers get {book.revision()} of {now}{still}." if now else UNSET)
     if before and before != now and (rest := left(before)):
         print(f"{before} still stands in {', '.join(rest)}. Change it there by hand.")
     return 0

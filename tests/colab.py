@@ -1,7 +1,8 @@
 """Colab's runtime made anew on this machine, and what goes on there.
 
-An environment holds the packages of colab.txt and not the book, which its kernels find as Colab's
-do: by the path. nbclient of this environment drives them, with the code that executes the book.
+An environment holds the packages of colab.txt and not the book. As on Colab, a notebook lies alone
+in a folder, and its first cell brings the rest: the tree as it is here, served from this machine as
+if it were GitHub. nbclient of this environment drives them, with the code that executes the book.
 """
 
 import json
@@ -11,15 +12,16 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
 
 import site_checks
 
-from sgemm_lab import book
+from sgemm_lab import book, repo
 from sgemm_lab.paths import ROOT
 
+ADDRESS = "https://github.com/someone/a-book"
 PACKAGES = Path(__file__).with_name("colab.txt")
 PYTHONS = ("3.12", "3.13")
 
@@ -50,6 +52,54 @@ def environment(version: str) -> Path:
     return python
 
 
+# -- the repository ------------------------------------------------------------------------------
+
+
+def git(command: str, folder: Path, *more: str | Path) -> str:
+    """What git says to `command` in `folder`, whatever this machine's settings are."""
+    plain = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER")
+           for key, value in (("NAME", "ada"), ("EMAIL", "ada@example.org"))}  # fmt: skip
+    done = subprocess.run(
+        ["git", *command.split(), *more], cwd=folder, env=os.environ | plain | who,
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def bare(tree: Path) -> Path:
+    """A bare clone of the repository `tree`, beside it."""
+    repository = tree.with_name(f"{tree.name}.git")
+    git("clone --quiet --bare", tree, ".", repository)
+    return repository
+
+
+def published(tree: Path) -> Path:
+    """What is here, committed or not, with the address: a bare repository beside `tree`."""
+    listed = git("ls-files -z --cached --others --exclude-standard", ROOT)
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+    repo.move(ADDRESS, tree)
+    git("init --quiet --initial-branch", tree, book.revision())
+    git("add --all", tree)
+    git("commit --quiet --message all", tree)
+    return bare(tree)
+
+
+def served(repository: Path) -> dict[str, str]:
+    """The variables by which git fetches from `repository` what the address has."""
+    return {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{repository.as_uri()}.insteadOf",
+        "GIT_CONFIG_VALUE_0": ADDRESS,
+    }
+
+
+# -- Jupyter -------------------------------------------------------------------------------------
+
+
 def variables(python: Path, home: Path) -> dict[str, str]:
     """What a Jupyter of this Python's environment is told: the book's place, no GPU, and a `home`
     of its own, so that nothing depends on the settings of whoever runs it."""
@@ -57,6 +107,7 @@ def variables(python: Path, home: Path) -> dict[str, str]:
            "JUPYTERLAB_SETTINGS", "JUPYTERLAB_WORKSPACES")  # fmt: skip
     return {
         "CUDA_VISIBLE_DEVICES": "",
+        "IPYTHONDIR": str(home / "ipython"),
         "JUPYTER_PATH": str(python.parents[1] / "share" / "jupyter"),
         "PYTHONPATH": str(ROOT),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # or an old debugger warns of every new Python
@@ -64,28 +115,58 @@ def variables(python: Path, home: Path) -> dict[str, str]:
     }
 
 
-def execute(python: Path, stems: Iterable[str], folder: Path) -> dict[str, Path]:
-    """Executes copies of the chapters in `folder`, by this Python: stem → the notebook, canonical.
+def on_colab(python: Path, home: Path, repository: Path, kind: str) -> dict[str, str]:
+    """The same for Colab's runtime of a `kind`: "GPU", or "CPU", which has neither CuPy nor NVRTC.
+    Nothing of the book, whose address is that of `repository`; `google.colab` in every kernel."""
+    startup = home / "ipython" / "profile_default" / "startup" / "colab.py"
+    startup.parent.mkdir(parents=True)
+    startup.write_text(STARTUP)
+    lacking = home / "lacking"
+    lacking.mkdir()
+    if kind == "CPU":
+        (lacking / "cupy.py").write_text('raise ImportError("there is no CuPy here")')
+    own = {"COLAB_RELEASE_TAG": "release-colab", "PYTHONPATH": str(lacking)}
+    return variables(python, home) | served(repository) | own
 
-    Raises NotebookError where a cell fails.
+
+STARTUP = """\
+import sys
+import types
+
+sys.modules["google.colab"] = types.ModuleType("google.colab")
+"""
+
+
+def copies(stems: Iterable[str], folder: Path) -> dict[str, Path]:
+    """Copies of the chapters, each alone in a folder of its own under `folder`: stem → path."""
+    paths = {stem: folder / stem / f"{stem}.ipynb" for stem in stems}
+    for stem, path in paths.items():
+        path.parent.mkdir()
+        shutil.copy(book.find(stem), path)
+    return paths
+
+
+def execute(paths: Iterable[Path], told: dict[str, str]) -> None:
+    """Executes notebooks where they lie, by the Jupyter with the variables `told`, and writes them.
+
+    Their first cells fetch the book from its address. Raises NotebookError where a cell fails.
     """
-    copies = {stem: Path(shutil.copy(book.find(stem), folder)) for stem in stems}
-    with mock.patch.dict(os.environ, variables(python, folder / "home")):
-        done = book.finish(book.execute_all(list(copies.values()), timeout=300))
+    address = mock.patch.object(book, "repository", return_value=ADDRESS)
+    with mock.patch.dict(os.environ, told), address:
+        done = book.finish(book.execute_all(list(paths), timeout=300))
     for path, nb in done.items():
         if isinstance(nb, book.NotebookError):
             raise nb
         book.write(nb, path)
-    return copies
 
 
 @contextmanager
-def lab(python: Path, folder: Path) -> Iterator[str]:
-    """The address of a JupyterLab of this Python's environment that serves `folder`; all that is
-    there now is trusted. Raises RuntimeError with what it said where it does not start."""
-    home = folder / "home"
-    told = os.environ | variables(python, home)
-    notebooks = map(str, folder.glob("*.ipynb"))
+def lab(python: Path, folder: Path, told: dict[str, str]) -> Iterator[str]:
+    """The address of a JupyterLab of this Python's environment, with the variables `told`, that
+    serves `folder`; all notebooks one folder below are trusted. Raises RuntimeError with what it
+    said where it does not start."""
+    runtime, told = Path(told["JUPYTER_RUNTIME_DIR"]), os.environ | told
+    notebooks = map(str, folder.glob("*/*.ipynb"))
     subprocess.run([python, "-m", "jupyter", "trust", *notebooks], env=told, check=True)
     options = {
         "ServerApp.root_dir": folder,
@@ -97,19 +178,29 @@ def lab(python: Path, folder: Path) -> Iterator[str]:
     }
     command = [python, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += [f"--{name}={value}" for name, value in options.items()]
-    with open(home / "log", "w+") as log:
+    with open(folder / "log", "w+") as log:
         server = subprocess.Popen(command, env=told, stdout=log, stderr=log)
         try:
-            while not (running := list((home / "runtime").glob("jpserver-*.json"))):
+            while not (url := _address(runtime)):
                 if server.poll() is not None:
                     log.seek(0)
                     raise RuntimeError(f"JupyterLab ended at once:\n{log.read()}")
                 time.sleep(0.1)
-            yield json.loads(running[0].read_text())["url"]
+            yield url
         finally:
             server.terminate()
             server.wait()
 
+
+def _address(runtime: Path) -> str | None:
+    """That of the server, once the file that holds it is whole."""
+    for path in runtime.glob("jpserver-*.json"):
+        with suppress(ValueError):
+            return json.loads(path.read_text())["url"]
+    return None
+
+
+# -- widgets -------------------------------------------------------------------------------------
 
 # What ipywidgets 8 saves and 7 does not, or under another name.
 _NAMES = {"tooltip": "description_tooltip", "description_allow_html": None, "titles": None}

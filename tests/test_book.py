@@ -295,26 +295,62 @@ def test_notebooks_are_executed_without_a_gpu_in_their_own_folder(tmp_path):
 # -- the form that is committed, without executing ------------------------------------------------
 
 
-def from_colab(nb) -> str:
-    """The notebook as Colab saves it, as JSON."""
+def from_colab(nb, to_github=False) -> str:
+    """The notebook as Colab saves it, run there from the first cell to the last, as JSON."""
     raw = json.loads(nbformat.writes(nb))
     raw["nbformat_minor"] = 0
     raw["metadata"]["colab"] = {"provenance": [], "gpuType": "T4"}
     raw["metadata"]["accelerator"] = "GPU"
-    raw["metadata"]["widgets"][book.WIDGET_STATE] = nb.metadata.widgets[book.WIDGET_STATE]["state"]
+    if widgets := raw["metadata"].get("widgets"):
+        widgets[book.WIDGET_STATE] = widgets[book.WIDGET_STATE]["state"]
+    ran = {"status": "ok", "elapsed": 7, "user": {"displayName": "Ada", "userId": "0123"}}
     for each in raw["cells"]:
         each["metadata"] |= {"id": each.pop("id"), "colab": {"base_uri": "https://localhost:8080/"}}
+        each["metadata"] |= {"executionInfo": ran} if each["cell_type"] == "code" else {}
+        for data in (output["data"] for output in each.get("outputs", []) if "data" in output):
+            data["application/vnd.google.colaboratory.intrinsic+json"] = {"type": "string"}
+    text = {"output_type": "stream", "name": "stdout", "text": ["Kernels run on Tesla T4"]}
+    raw["cells"][0]["outputs"] = [text]
+    if to_github:
+        metadata = {"id": "view-in-github", "colab_type": "text"}
+        badge = {"cell_type": "markdown", "metadata": metadata, "source": ["<a><img></a>"]}
+        raw["cells"].insert(0, badge)
     return json.dumps(raw)
 
 
-def test_a_notebook_saved_by_colab_is_refused_and_mended(notebook, capsys):
+@pytest.mark.parametrize("to_github", [False, True], ids=["saved", "saved to GitHub"])
+def test_a_notebook_saved_by_colab_is_refused_and_mended(notebook, to_github, capsys):
     before = notebook.read_bytes()
-    notebook.write_text(from_colab(book.read(notebook)))
+    notebook.write_text(from_colab(book.read(notebook), to_github))
     assert notebooks.main([str(notebook)]) == 1
-    assert "has no key `state` (Colab saves it so)" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "has no key `state` (Colab saves it so)" in told
+    assert "does not begin with the Colab cell" in told
     assert notebooks.main(["--fix", str(notebook)]) == 0
     assert capsys.readouterr().out == "fixed sample.ipynb\n"
     assert notebook.read_bytes() == before
+
+
+@pytest.mark.parametrize("path", book.notebooks(), ids=lambda path: path.stem)
+def test_every_chapter_saved_by_colab_is_refused_and_mended(path, tmp_path, capsys):
+    saved = tmp_path / path.name
+    saved.write_text(from_colab(book.read(path), to_github=True))
+    assert notebooks.main([str(saved)]) == 1
+    assert "python -m sgemm_lab notebooks --fix" in capsys.readouterr().err
+    assert notebooks.main(["--fix", str(saved)]) == 0
+    assert saved.read_bytes() == path.read_bytes()
+
+
+def colabs_output(nb):
+    nb.cells[0].outputs = [nbformat.v4.new_output("stream", text="Kernels run on Tesla T4")]
+
+
+def colabs_type(nb):
+    cell(nb, "value").outputs[0].data["application/vnd.google.colaboratory.intrinsic+json"] = {}
+
+
+def badged(nb):
+    nb.cells.insert(0, new_markdown_cell("<a><img></a>", id="view-in-github"))
 
 
 def renumbered(nb):
@@ -330,7 +366,9 @@ def without_colab_cell(nb):
     nb.cells.pop(0)
 
 
-@pytest.mark.parametrize("change", [renumbered, timed, without_colab_cell])
+@pytest.mark.parametrize(
+    "change", [renumbered, timed, without_colab_cell, colabs_output, colabs_type, badged]
+)
 def test_what_an_editor_left_is_found_and_fix_removes_it(notebook, change, capsys):
     before = notebook.read_bytes()
     changed(notebook, change)
@@ -423,49 +461,3 @@ def test_problems_finds(executed, change, said):
     assert book.problems(nb) == []
     change(nb)
     assert any(said in problem for problem in book.problems(nb))
-
-
-# -- the Colab cell -------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["https://github.com/someone/a-book", None], ids=["address", "none"])
-def address(request, monkeypatch):
-    """The repository's address, set or not."""
-    monkeypatch.setattr(book, "repository", lambda root=ROOT: request.param)
-    return request.param
-
-
-def test_the_colab_cell_does_nothing_elsewhere(address):
-    names = {}
-    exec(book.colab_cell().source, names)
-    assert set(names) - {"__builtins__"} == {"sys"}
-
-
-def test_the_colab_cell_says_so_when_there_is_no_address(monkeypatch):
-    monkeypatch.setattr(book, "repository", lambda root=ROOT: None)
-    monkeypatch.setitem(sys.modules, "google.colab", object())
-    with pytest.raises(RuntimeError, match="python -m sgemm_lab repo https://"):
-        exec(book.colab_cell().source, {})
-
-
-def test_the_colab_cell_clones_once_and_enters_the_book(monkeypatch, tmp_path):
-    address = "https://github.com/someone/a-book"
-    monkeypatch.setattr(book, "repository", lambda root=ROOT: address)
-    content = tmp_path / "content"
-    source = book.colab_cell().source.replace("/content/", f"{content.as_posix()}/")
-    calls = []
-
-    def clone(command, check):
-        calls.append(command)
-        os.makedirs(f"{command[-1]}/book")
-
-    monkeypatch.setattr(subprocess, "run", clone)
-    monkeypatch.setitem(sys.modules, "google.colab", object())
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    for _ in range(2):
-        exec(source, {})
-        assert os.getcwd() == f"{calls[0][-1]}/book"
-    assert len(calls) == 1
-    assert calls[0][:5] == ["git", "clone", "--depth", "1", address]
-    assert sys.path.count(calls[0][-1]) == 1

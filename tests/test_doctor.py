@@ -102,6 +102,14 @@ def test_the_card_is_one_line(monkeypatch):
         assert doctor.card().startswith(start) and "\n" not in doctor.card()
 
 
+@pytest.mark.parametrize("facts, told", [(NO_CUPY, True), (NO_GPU, True), (WITH_GPU, False)])
+def test_on_colab_the_card_says_how_to_get_a_gpu_where_there_is_none(facts, told, monkeypatch):
+    facts = dataclasses.replace(facts, colab=True)
+    monkeypatch.setattr(doctor, "look", lambda: facts)
+    way = " · for a GPU choose Runtime > Change runtime type > T4 GPU"
+    assert doctor.card().endswith(way) == told
+
+
 def test_a_trial_that_fails_is_reported_and_not_raised():
     class Broken:
         float32 = "float32"

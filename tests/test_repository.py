@@ -65,9 +65,39 @@ def test_a_new_address_goes_wherever_it_must_stand_and_once_is_enough(copy):
         assert repo.move(address, copy) == []
         assert book.repository(copy) == address
         for path in book.notebooks(copy):
-            assert f'url = "{address}"' in book.read(path).cells[0].source
+            first = book.read(path).cells[0].source
+            assert f'url, revision = "{address}", "{book.revision()}"' in first
             assert book.dumps(book.canonical(book.read(path))) == path.read_bytes()
         assert yaml.safe_load((copy / "CITATION.cff").read_text())["repository-code"] == address
+
+
+def test_the_branch_or_tag_that_readers_get_stands_where_it_must(copy):
+    repo.move(NEW, copy)
+    assert names(repo.pin("v1.2.3", copy)) == ["01_naive.ipynb", "02_tiled.ipynb", "_config.yml"]
+    assert repo.pin("v1.2.3", copy) == []
+    assert (book.repository(copy), book.revision(copy)) == (NEW, "v1.2.3")
+    for path in book.notebooks(copy):
+        assert f'url, revision = "{NEW}", "v1.2.3"' in book.read(path).cells[0].source
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "a;b", "$(a)", "a/", "/a", "a//b", "ä"])
+def test_what_is_no_branch_or_tag_is_refused_in_a_sentence(name, capsys):
+    before = (ROOT / "_config.yml").read_bytes()
+    assert repo.main([f"--revision={name}"]) == 1
+    told = f"{name!r} is no branch or tag. It looks like main or v1.2.3.\n"
+    assert capsys.readouterr().err == told
+    assert (ROOT / "_config.yml").read_bytes() == before
+
+
+def test_the_command_sets_both_and_says_what_readers_get(monkeypatch, capsys):
+    done = []
+    monkeypatch.setattr(repo, "move", lambda url: done.append(url) or [ROOT / "_config.yml"])
+    monkeypatch.setattr(repo, "pin", lambda name: done.append(name) or [ROOT / "_config.yml"])
+    monkeypatch.setattr(book, "repository", lambda root=ROOT: NEW)
+    monkeypatch.setattr(book, "revision", lambda root=ROOT: "v1.2.3")
+    assert repo.main([NEW, "--revision", "v1.2.3"]) == 0
+    assert done == [NEW, "v1.2.3"]
+    assert capsys.readouterr().out == f"changed _config.yml\nReaders get v1.2.3 of {NEW}.\n"
 
 
 def test_the_old_address_is_found_where_it_was_left(copy):
@@ -98,7 +128,7 @@ def test_a_slash_or_git_at_the_end_is_left_out(end):
 
 
 def test_without_a_url_the_address_is_told_or_how_to_set_it(capsys, monkeypatch):
-    for address, told in ((NEW, f"{NEW}\n"), (None, f"{repo.UNSET}\n")):
+    for address, told in ((NEW, f"{NEW}, {book.revision()}\n"), (None, f"{repo.UNSET}\n")):
         monkeypatch.setattr(book, "repository", lambda root=ROOT, found=address: found)
         assert repo.main([]) == 0
         assert capsys.readouterr().out == told
@@ -255,6 +285,10 @@ def test_the_version_is_the_same_in_the_package_the_citation_and_the_changelog()
     version = project()["version"]
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
     assert f"\n## {version} " in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_a_release_that_readers_get_is_of_this_version():
+    assert book.revision() in ("main", f"v{project()['version']}")
 
 
 def test_make_alone_lists_every_target():
