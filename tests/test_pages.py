@@ -207,6 +207,13 @@ def test_an_explorer_that_shows_another_pane_is_found(browser, site, change, cho
 # ------------------------------------------------------------------------------- the book
 
 
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+def test_a_sidebar_opens_on_a_narrow_screen(browser, site, side):
+    with shown(browser, site, "book/intro", WIDTHS["narrow"], "light") as view:
+        view.page.locator(f".bd-header-article .{side}-toggle").click()
+        view.page.locator(f"#pst-{side}-sidebar-modal[open]").wait_for()
+
+
 def first_results(view, words: str) -> list:
     """Links to the pages that a search from this page finds first."""
     view.page.keyboard.press("Control+k")

@@ -2,6 +2,8 @@
 (() => {
   const BOXES = "pre, .lab div, .pst-scrollable-table-container, mjx-container[display]";
   const PRINTED = ".output > pre, .output > .highlight > pre";
+  const NO_PROSE =
+    "figure, svg, .bd-header-article, #jb-print-docs-body, .prev-next-footer, .tag_hide-input .cell_input";
 
   // Printed columns stay columns where they don't fit; everything else that is printed wraps.
   const hasColumns = (box) => {
@@ -54,12 +56,26 @@
     }
   };
 
+  // The theme listens to the first button of each sidebar. That is in its top bar, which lab.css
+  // hides; the one above the text passes its clicks on.
+  const pass = () => {
+    for (const side of ["primary", "secondary"]) {
+      const [first, ...others] = document.querySelectorAll(`.${side}-toggle`);
+      for (const button of others) button.addEventListener("click", () => first.click());
+    }
+  };
+
   document.addEventListener("DOMContentLoaded", () => {
     rename();
-    // What is written in a chart is no excerpt of a page that a search finds.
+    pass();
+    // The excerpt of a page that a search finds is prose: no chart or its table, nothing for print.
     if (typeof Search === "object") {
       const text = Search.htmlToText;
-      Search.htmlToText = (html, anchor) => text(html.replace(/<svg[^]*?<\/svg>/g, ""), anchor);
+      Search.htmlToText = (html, anchor) => {
+        const page = new DOMParser().parseFromString(html, "text/html");
+        for (const each of page.querySelectorAll(NO_PROSE)) each.remove();
+        return text(page.documentElement.outerHTML, anchor);
+      };
     }
     const article = document.querySelector(".bd-article");
     if (!article) return;

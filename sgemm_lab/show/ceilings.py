@@ -25,7 +25,7 @@ from sgemm_lab.show.bundle import (
     table_text,
 )  # fmt: skip
 from sgemm_lab.show.explorer import GPUS, Explorer, assemble, buttons
-from sgemm_lab.show.labels import digits, names, short
+from sgemm_lab.show.labels import digits, names, short, spaced
 from sgemm_lab.show.tables import STALE, bar, captioned, worded
 
 _WORDS = """<style>
@@ -174,7 +174,7 @@ def roofline(gpu: str = "h200", N: int = 4096, directory=None) -> Bundle:
         axes.set_title(f"GFLOPS on {device.name}, N = {N}")
         axes.set_xlabel("FLOP per byte asked of global memory")
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter(lambda value, _: spaced(value))
         axes.minorticks_off()
         axes.plot((0.1, ridge, 200), (roof(0.1), peak, peak), color=INK, linewidth=1.5)
         beside = {"textcoords": "offset points", "size": 11}
@@ -194,8 +194,13 @@ def roofline(gpu: str = "h200", N: int = 4096, directory=None) -> Bundle:
         for run, x in points
     ]  # fmt: skip
     header = ["", "", "FLOP per byte", "roof, GFLOPS", "GFLOPS", "of the roof"]
+    caption = (
+        f"Line: {device.dram_gbs:g} GB a second from DRAM, then {spaced(peak)} GFLOPS of "
+        f"multiply-adds; they meet at {ridge:.1f} FLOP per byte. Dots: the steps, as measured or "
+        "reported."
+    )
     drawing, png = plot(draw, 300, alt)
-    return figure(drawing, alt, header, rows, "", png)
+    return figure(drawing, alt, header, rows, caption, png)
 
 
 def _points(gpu: str, N: int, look: dict) -> list[tuple[Run, float]]:

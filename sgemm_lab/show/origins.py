@@ -59,7 +59,8 @@ def two_starts(first: Path = MEASUREMENTS / "h200.json", second: Path = AGAIN) -
         groups.setdefault((M * N * K, M, N, K), []).append(percent)
     rows = []
     for (_, M, N, K), found in sorted(groups.items()):
-        rows.append([size((M, N, K)), len(found), f"{median(found):.2f} %", f"{max(found):.1f} %"])
+        label = size((M, N, K)).replace(" ", "")
+        rows.append([label, len(found), f"{median(found):.2f} %", f"{max(found):.1f} %"])
     caption = (
         "How far the median times of one kernel are apart in two records, each from a start of the "
         "machine of its own."

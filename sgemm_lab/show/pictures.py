@@ -229,7 +229,7 @@ def _sector(sector, shape, drawn_rows, shown_columns, left, top, cell) -> list[s
 # ------------------------------------------------------------------------- who computes what
 
 _PANELS = """<style>
-.lab .panels{display:flex;flex-wrap:wrap;gap:.8em 1.2em}
+.lab .panels{display:flex;flex-wrap:wrap;align-items:end;gap:.8em 1.2em}
 .lab .panels>div{flex:1 1 11em;max-width:18em;line-height:1.3}
 .lab.lab .panels svg{min-width:0;margin-top:.3em}
 .lab .panels small{display:block;color:var(--m)}
@@ -249,7 +249,7 @@ def outputs(*variants: Variant | Step) -> Bundle:
         warp, lane, sectors = _written(variant)
         sides = [len(np.unique(each)) for each in np.nonzero(warp)]
         shape, mine = "×".join(map(str, sides)), int(lane.sum())
-        told = f"{mine} outputs a thread; a warp: {shape}"
+        told = f"{mine} output{'s' * (mine != 1)} a thread; a warp: {shape}"
         scale, parts = 200 / max(BM, BN), []
         for mask, style in ((warp, "w"), (lane, "a")):
             parts += [

@@ -20,7 +20,7 @@ class Told:
     markdown: str
 
     def _repr_markdown_(self) -> str:
-        return self.markdown
+        return self.markdown.replace(" %", "\N{NO-BREAK SPACE}%")
 
     def __repr__(self) -> str:
         words = _MARKS.sub(lambda found: next(filter(None, found.groups()), ""), self.markdown)

@@ -70,8 +70,10 @@ def slower_settings(gpu: str = "h200", directory: Path = MEASUREMENTS) -> Bundle
             worst = min(found, key=lambda gain: gain.ratio)
             others = {n: v for n, v in worst.after.macros.items() if n != macro}
             at = " ".join([*(f"{n}={v}" for n, v in others.items()), f"N={worst.after.N}"])
+            change = f"{step}: {macro} {less} → {more}"
             rows.append(
-                [f"{step}: {macro} {less} → {more}", *_counts(found), f"{worst.ratio:.3f}",
+                [Cell(change, change.replace(" → ", "&nbsp;→&nbsp;")), *_counts(found),
+                 f"{worst.ratio:.3f}",
                  worded(at), worded(told(suspects(worst, directory)))]
             )  # fmt: skip
     header = ["more of a macro", *VERDICTS, "lowest", worded("there"), worded("and there, worse")]

@@ -43,7 +43,7 @@ def ladder(step: int | None = None, N: int = 2048, directory=None) -> Bundle:
     heads = [(devices[gpu], label) for gpu, label in columns]
 
     def x(units: float) -> float:  # from the left, in per cent, which the axis counts from `left`
-        left, right = 224, WIDTH - _COLUMN * len(columns) - 10
+        left, right = 230, WIDTH - _COLUMN * len(columns) - 10
         return (units - left) / (right - left) * top
 
     ends = [x(WIDTH - _COLUMN * n - 2) for n in reversed(range(len(columns)))]
@@ -284,7 +284,7 @@ def _line_chart(lines: Sequence[Line], device: Device, unit: str) -> Bundle:
         axes.set_title(title)
         axes.set_xlabel("M = N = K")
         axes.yaxis.set_major_formatter(lambda value, _: spaced(value))
-        axes.yaxis.set_major_locator(ticks := MaxNLocator(5, steps=(1, 2, 5, 10)))
+        axes.yaxis.set_major_locator(ticks := MaxNLocator(5, steps=(1, 2, 2.5, 5, 10)))
         _draw(axes, lines, ticks.tick_values(0, peak)[-1], 0.08)
 
     alt = f"{title} over N: {_ends(lines)}"
