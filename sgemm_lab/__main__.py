@@ -15,6 +15,7 @@ COMMANDS = {
         "is a kernel right? compare it with float64 on shapes that break kernels",
     ),
     "audit": ("learn.audit", "what is wrong with a kernel? thirteen ways to be wrong, tried"),
+    "judge": ("learn.exercises", "is a kernel in a file the answer to an exercise of the book?"),
     "compile": ("run.compile", "does every setting compile for every architecture?"),
     "bench": (
         "measure.bench",
@@ -24,7 +25,7 @@ COMMANDS = {
     "profile": ("run.profile", "count what a kernel does, on the PTX machine (no GPU needed)"),
     "record": ("measure.records", "recount and recompile what the charts show of every kernel"),
     "release": ("measure.release", "is everything recorded of these very kernels?"),
-    "repo": ("repo", "the repository's address; with a URL, sets it everywhere"),
+    "repo": ("repo", "the repository's address, and the branch or tag that readers get"),
     "doctor": ("doctor", "what this machine can run, and what is missing"),
 }
 CLONE = {"run", "notebooks", "record", "release", "repo"}  # what is about the book's own files

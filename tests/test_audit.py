@@ -11,11 +11,12 @@ from wild import NAN, WILD
 
 from sgemm_lab.ladder import Step, Variant, ladder, own
 from sgemm_lab.learn.audit import CATEGORIES, RECORD, audit, audits, main, recorded, theirs
-from sgemm_lab.learn.trials import ABSENT, FOUND, NONE, OPEN
+from sgemm_lab.learn.trials import ABSENT, FOUND, NONE, OPEN, SHORT
 from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import PtxBackend, ptx
 from sgemm_lab.run.check import check
 from sgemm_lab.run.launch import launch
+from sgemm_lab.run.profile import profile
 
 pytestmark = pytest.mark.skipif(nvrtc.version() is None, reason="no NVRTC here")
 
@@ -59,7 +60,7 @@ PLANTED = (
             says="not a multiple of 16 bytes"),
     planted("races", "no barrier after the products", TILED,
             "        __syncthreads();\n        As[threadIdx.y]", "        As[threadIdx.y]",
-            says=r"writes As\[0\]\[0\], which thread .* reads"),
+            says=r"writes As\[0\]\[0\], which thread .* read at line \d+, a round before"),
     planted("races", "double buffering without its barrier", ladder[11],
             "        left -= BK;\n\n        __syncthreads();", "        left -= BK;\n",
             says=r"reads As\[0\].*, which thread .* writes"),
@@ -76,6 +77,8 @@ PLANTED = (
             says=r"reads As\[.*no thread of the block has written"),
     planted("uninitialised", "beta times whatever is there", NAIVE, _STORE,
             "*c = alpha * sum + beta * *c;", says=r"reads C\[0, 0\], which nobody has written"),
+    planted("uninitialised", "a sum that begins anywhere", NAIVE, "float sum = 0.0f;", "float sum;",
+            says="reads a variable before anything is put there"),
     planted("overflow", "row of A in 32 bits", NAIVE, "A[(size_t)row * K + k]", "A[row * K + k]",
             says="wraps around"),
     planted("overflow", "row of B in 32 bits", NAIVE, "B[(size_t)k * N + col]",
@@ -275,6 +278,55 @@ def test_parameters_are_known_by_name_or_named(code, names):
     assert "bounds" in audit(broken, "bounds", block=(8, 8), parameters=names).found
 
 
+FILE = """
+#include <cuda_runtime.h>
+#include <cstdint>
+#include <cstdio>
+
+__global__ void zero(int n, float* x);
+
+namespace mine {
+template <int BM, int BN>
+__global__ void __launch_bounds__((BM * BN) / (2 - 1), 1)
+tiled(int M, int N, int K, const float* A, const float* B, float* C) {
+    const uint32_t row = blockIdx.y * BM + threadIdx.x / BN;
+    const uint32_t col = blockIdx.x * BN + threadIdx.x % BN;
+    float sum = 0;
+    if (row >= M || col >= N) return;
+    for (int k = 0; k < K; ++k) sum += A[(size_t)row * K + k] * B[(size_t)k * N + col];
+    C[(size_t)row * N + col] = sum;
+}
+}
+
+__global__ void zero(int n, float* x) { x[blockIdx.x] = 0; }
+
+#ifndef __CUDACC_RTC__
+int main() { cudaFree(0); }
+#endif
+"""
+
+
+def test_a_file_as_it_is_written_for_nvcc_is_taken(tmp_path, capsys):
+    path = tmp_path / "mine.cu"
+    path.write_text(FILE)
+    asked = {"name": "mine::tiled<8, 16>", "block": 128, "tile": (8, 16)}
+    found = audit(path, ["bounds", "seams", "coupling"], **asked)
+    assert found.ok and found.name == "tiled"
+    path.write_text(FILE.replace("row >= M ||", ""))
+    entry = audit(str(path), "bounds", **asked)["bounds"]
+    assert entry.evidence.startswith("tiled, line 16 of your kernel.cu: thread ("), entry
+    command = [str(path), "--name", asked["name"], "--block", "128", "--tile", "8", "16"]
+    assert main(command) == 1 and "past its end" in capsys.readouterr().out
+    assert main([str(tmp_path / "none.cu"), "--block", "8"]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_one_without_extern_c_and_with_a_grid_of_one_number_is_taken():
+    code = FLAT.replace('extern "C"', "")
+    flat = FLAT_LAUNCH | {"grid": lambda M, N: -(-M * N // 64)}
+    assert audit(code, ["bounds", "seams"], **flat).ok
+
+
 FLAT = """
 extern "C" __global__ void flat(int M, int N, int K, const float* A, const float* B, float* C) {
     extern __shared__ float mine[];
@@ -304,16 +356,19 @@ def test_a_square_kernel_is_tried_at_offsets_past_32_bits_too():
 
 
 @pytest.mark.parametrize("given, says", [
-    ({"subject": "int x;"}, "one __global__ kernel; it holds none"),
-    ({"subject": MINE + MINE.replace("mine", "other")}, "it holds mine, other"),
+    ({"subject": "int x;"}, "one __global__ kernel.*it holds none"),
+    ({"subject": "nowhere.cu"}, "nowhere.cu"),
+    ({"subject": f"{MINE}\nint main() {{ cudaMalloc(0, 0); }}".replace("PARAMETERS", "int N")},
+     "not all known"),
+    ({"subject": mine(f"int M, int N, int K, {ARRAYS}") + "int main() { cudaMalloc(0, 0); }"},
+     "put host code between #ifndef __CUDACC_RTC__"),
+    ({"subject": MINE + MINE.replace("mine", "other")}, "name= says which.*it holds mine, other"),
     ({"subject": mine(f"int M, {ARRAYS}")}, r"not all known by their names.*parameters=\("),
     ({"subject": mine(f"int M, int N, int K, int lda, {ARRAYS}")}, "not all known"),
     ({"subject": mine(f"int M, int N, int K, {ARRAYS}"), "block": None}, r"Pass block=\(x, y\)"),
     ({"subject": mine(f"int M, int N, int K, {ARRAYS}"), "parameters": "MNK"}, "not all known"),
     ({"subject": mine(f"int M, int N, int K, {ARRAYS}").replace("float sum", "floats sum")},
      "does not compile"),
-    ({"subject": mine(f"int M, int N, int K, {ARRAYS}").replace('extern "C"', "")},
-     'put extern "C" before'),
     ({"subject": NAIVE, "only": "speed", "block": None},
      "no category 'speed'; there are bounds, races"),
     ({"subject": NAIVE}, "for a kernel given as text"),
@@ -321,7 +376,7 @@ def test_a_square_kernel_is_tried_at_offsets_past_32_bits_too():
     ({"subject": None, "block": None}, "is no variant of a step"),
 ])  # fmt: skip
 def test_what_cannot_be_audited_is_refused_in_words(given, says):
-    with pytest.raises((ValueError, TypeError), match=says):
+    with pytest.raises((ValueError, TypeError, OSError), match=says):
         audit(**{"block": (8, 8)} | given)
 
 
@@ -343,6 +398,56 @@ def test_a_kernel_that_never_ends_is_not_run_again_and_again():
     endless = audit(bug.variant)
     assert endless["errors"].verdict == FOUND
     assert {endless[k].verdict for k in ("numbers", "seams", "overflow", "coupling")} == {OPEN}
+
+
+def test_what_no_launch_came_to_is_not_said_to_be_right():
+    stops = "    if (row >= 0 || C[-1] != 2) C[-1] = 1;\n    float sums[ACCUMULATORS] = {};"
+    found = audit(TILED.edited("    float sums[ACCUMULATORS] = {};", stops))
+    assert found.found[0] == "bounds" and not found.ok
+    assert {e.verdict for e in found.entries if e.category.key not in found.found} <= {
+        OPEN, ABSENT
+    }  # fmt: skip
+    assert "no launch came to it: tiled, line" in found["races"].evidence
+    assert found["warps"].verdict == ABSENT
+
+
+def test_what_could_not_be_tried_is_not_ok():
+    bug = next(bug for bug in PLANTED if bug.name == "a loop that steps over its end")
+    found = audit(bug.variant, "numbers")
+    assert found.found == () and not found.ok
+
+
+BUSY = """
+extern "C" __global__ void busy(int M, int N, int K, const float* A, const float* B, float* C) {
+    size_t row = blockIdx.y * 4 + threadIdx.y, first = (blockIdx.x * 4 + threadIdx.x) * 32;
+    for (size_t col = first; col < first + 32; ++col) {
+        float sum = 0;
+        for (int j = 0; j < 4 * K; ++j)
+            if (j % 4 == 0 && row < M && col < N)
+                sum += A[row * K + j / 4] * B[(size_t)(j / 4) * N + col];
+        if (row < M && col < N) C[row * N + col] = sum;
+    }
+}
+"""
+
+
+def test_a_thread_with_much_to_do_is_not_taken_for_an_endless_one():
+    found = audit(BUSY, ["bounds", "errors"], block=(4, 4), tile=(4, 128))
+    assert found.ok, found
+    A, B, C = np.ones((4, 96), "f4"), np.ones((96, 128), "f4"), np.ones((4, 128), "f4")
+    sizes = map(np.int32, (4, 128, 96))
+    counted = profile(BUSY, "busy", (1, 1), (4, 4), (*sizes, A, B, C)).counters
+    assert counted.instructions > SHORT  # of its one warp
+
+
+def test_a_kernel_for_newer_architectures_says_from_which_on():
+    cp_async = "        float sum = 0.0f;\n"
+    code = NAIVE.source.replace(cp_async, f'{cp_async}asm volatile("cp.async.commit_group;");')
+    entries = [audit(code, "architectures", block=(32, 32), arch=arch)["architectures"]
+               for arch in ("sm_75", "sm_80")]  # fmt: skip
+    assert [entry.verdict for entry in entries] == [FOUND, NONE]
+    assert 'say for which: arch="sm_80"' in entries[0].evidence
+    assert len(entries[0].evidence) < 400
 
 
 def test_a_kernel_that_no_launch_takes_is_found_once():

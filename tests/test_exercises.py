@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sgemm_lab import book, ladder
+from sgemm_lab.__main__ import main
 from sgemm_lab.learn import exercises, magic, timing
 from sgemm_lab.learn import judge as judging
 from sgemm_lab.learn.exercises import EXERCISES, exercise, given, hint, judge
@@ -72,25 +73,29 @@ def test_every_notebook_shows_what_its_exercise_asks_before_the_kernel():
 SKELETONS = {
     "00.1": ("bronze", r"case 2 of 5, n = 1: .*line 4 of .* reads x\[1\], past its end"),
     "01.1": ("bronze", r"C\[0, 8\] was never written"),
-    "02.1": ("bronze", r"1×1×1: .*reads A\[1, 0\], past its end"),
-    "03.1": ("gold", r"stores of each element of C: 129; the goal is first 2, then at most 1"),
+    "02.1": ("bronze", r"1×1×1: .*reads A\[1, 0\] \(or A\[0, 1\], the same place\), past its end"),
+    "03.1": ("gold", r"each element of C: 129; 2 would be a step, the goal is at most 1"),
     "04.1": (
         "gold",
-        r"loads: 196,608; the goal is none\n.*stores: 28,672; the goal is none",
+        r"loads: 196,608 \(line 13: 9 wavefronts a load\); the goal is none\n"
+        r".*stores: 28,672 \(line 11: 8 wavefronts a store\); the goal is none\n.*✓ shared loads",
     ),
     "05.1": ("bronze", r"reads Bs\[16\]\[0\], which no thread of the block has written"),
     "06.1": ("bronze", r"9×127: .*x\[1, 0\], which is not a multiple of 16 bytes"),
-    "07.1": ("gold", r"0\.5\d; the goal is first 0\.50, then at most 0\.40"),
-    "08.1": ("gold", r"✗ wavefronts .*0\.5\d; the goal is at most 0\.35\n.*✓ shared loads"),
-    "09.1": ("gold", r"0\.37; the goal is at most 0\.25"),
-    "10.1": ("gold", r"on the first: 4; the goal is at most 2"),
+    "07.1": ("gold", r"0\.5\d+; 0\.5 would be a step, the goal is at most 0\.4\n.*✗ shared loads"),
+    "08.1": ("gold", r"✗ wavefronts .*0\.5\d+; the goal is at most 0\.35\n.*✓ shared loads"),
+    "09.1": ("gold", r"0\.369; the goal is at most 0\.25"),
+    "10.1": ("gold", r"on the first has begun: 4; the goal is at most 2"),
     "11.1": ("gold", r"barriers at which a warp waits for 8 tiles: 16; the goal is at most 9"),
-    "E.1": ("gold", r"sectors a global load touches: 32\.0; the goal is at most 4\.0"),
-    "E.2": ("gold", r"✗ bank conflicts of shared loads: [\d,]+; the goal is none"),
+    "E.1": ("gold", r"touches: 32\.0 \(line 9: 32 sectors a load\); the goal is at most 4\.0"),
+    "E.2": ("gold", r"✗ bank conflicts of shared loads: [\d,]+ \(line 11: 32 wavefronts a load\)"),
     "E.3": ("gold", r"barriers at which a warp waits for 4 tiles: 8; the goal is none"),
     "E.4": ("bronze", r"C\[0, 16\] was never written"),
-    "E.5": ("bronze", r"C\[0, 0\] is nan .*reads C\[0, 0\], which nobody has written"),
-    "E.6": ("gold", r"sectors a global load touches: 18\.0; the goal is at most 4\.0"),
+    "E.5": (
+        "bronze",
+        r"reads C\[0, 0\], which nobody.*\n.*\n +so C\[0, 0\] is nan.*\n.* NaN is NaN",
+    ),
+    "E.6": ("gold", r"touches: 18\.0 \(line 10: 32 sectors a load\); the goal is at most 4\.0"),
 }
 
 
@@ -126,6 +131,15 @@ AGAIN = "factor * x[i] + 0 * *(volatile const float*)&x[n - 1 - i]"
 NO_BETA = ("alpha * sum + beta * *c", "alpha * sum")
 SYNC = "__syncthreads();"
 WARP = "__syncwarp();"
+NO_TILE = r"✗ global load requests for .*: 2; the goal is at most 0\.25"
+_EACH, _BOTH = "    if (row < M", "    for (int i = 0; i < 2; ++i, {} += 16) if (row < M"
+TWO_ROWS, TWO_COLUMNS = (  # of a kernel without a tile
+    [("void naive", "void coarse"), (f"{each} * blockDim.{each[-1]}", f"{each} * 32"),
+     (_EACH, _BOTH.format(index))]
+    for each, index in (("blockIdx.y", "row"), ("blockIdx.x", "col"))
+)  # fmt: skip
+STRAIGHT = [("tile[i][tx ^ i]", "y[(size_t)(c0 + tx) * rows + r0 + i]"),
+            ("c0 + i < cols && r0 + tx < rows", "false")]  # fmt: skip
 
 # (exercise, whose solution is taken, what is changed in it, where it stops, what is said)
 MISTAKES = [
@@ -136,47 +150,79 @@ MISTAKES = [
      "gold", "sectors loaded for 1000 elements: 250; the goal is at most 125"),
     ("01.1", "01.1", [("Dim.y + threadIdx.y", f"Dim.y + {THREAD} % 8"),
                       ("Dim.x + threadIdx.x", f"Dim.x + {THREAD} / 8")],
-     "gold", r"touches: [\d.]+; the goal is at most 2\.5"),
+     "gold", r"touches: 4\.5 \(line 9: 4\.5 sectors a load\); the goal is at most 2\.5"),
     ("01.1", "01.1", [NO_BETA], "bronze", "beta times what was there is left out"),
-    ("01.1", "01.1", [("k < K", "k < K - 1")], "bronze", "the sum of the first 95 products of 96"),
+    ("01.1", "01.1", [("k < K", "k < K - 1")], "bronze", "of 96 products, only the first 95"),
+    ("01.1", "01.1", [("int k = 0", "int k = 1")], "bronze", "96 products, all but the first\n"),
+    ("01.1", "01.1", [("(size_t)k * N + col", "(size_t)col * K + k")],
+     "bronze", "as if B were stored column by column"),
+    ("01.1", "01.1", [("(size_t)row * K", "(size_t)row * M")],
+     "bronze", "as if the rows of A had M elements"),
+    ("01.1", "01.1", [("? alpha * sum", "? (K ? alpha * sum : 1.0f)")],
+     "bronze", r"×0 \(nothing to add up, yet the result must be .*\): .*is 1 and should be 0\n"),
     ("02.1", "01.1", [NAIVE], "gold", "262,144; the goal is at most 65,536"),
-    ("02.1", "02.1", [EARLY], "bronze", "never reaches; it has returned"),
+    ("02.1", "02.1", [EARLY], "bronze", "reaches, since that one has returned .*part at line 7\)"),
     ("03.1", "03.1", [("float sum = 0.0f", "float sum = beta * *c")], "bronze", "is nan"),
     ("03.1", "03.1", [("alpha * sum", "sum")], "bronze", "alpha is left out"),
-    ("04.1", "04.1", [("PAD 2", "PAD 1")], "gold", "stores: 4,096; the goal is none"),
-    ("04.1", "04.1", [("As[ty][k] * Bs[tx][k]", "As[ty][k] * Bs[k][tx]")], "bronze", "wrong"),
-    ("05.1", "05.1", [(APART, TWICE)], "gold", r"1\.50; the goal is at most 1\.00"),
+    ("04.1", "04.1", [("PAD 2", "PAD 1")],
+     "gold", r"stores: 4,096 \(line 10: 2 wavefronts a store\); the goal is none"),
+    ("04.1", "04.1", [("As[ty][k] * Bs[tx][k]", "As[ty][k] * Bs[k][tx]")],
+     "bronze", "as if each 16×16 tile of B were transposed"),
+    ("04.1", "04.1", [("PAD 2", "PAD 0"), ("Bs[tx][ty]", "Bs[ty][tx]"), ("Bs[tx][k]", "Bs[k][tx]")],
+     "gold", r"✗ shared loads for .*: 1\.25; the goal is at most 0\.75"),
+    ("04.1", "01.1", [NAIVE], "gold", NO_TILE),
+    ("05.1", "05.1", [(APART, TWICE)], "gold", r"1\.5; the goal is at most 1"),
+    ("05.1", "01.1", TWO_ROWS, "gold", NO_TILE),
     ("05.1", "05.1", [("r >= M || ", "")], "bronze", "past its end"),
     ("05.1", "05.1", [("sums[i] += As[ty + 16 * i][k] * b", APART_ADD)],
      "gold", "multiply-add of a warp: not one was executed"),
     ("06.1", "06.1", [("cols % 4 == 0", "col + 4 <= cols")], "bronze", "not a multiple of 16"),
     ("06.1", "06.1", [("cols % 4 == 0", "false")], "gold", "512; the goal is at most 128"),
     ("07.1", "07.1", [("/ 8 * 4 + m", "/ 8 + 8 * m"), ("% 8 * 4 + n", "% 8 + 8 * n")],
-     "gold", r"0\.4\d; the goal is at most 0\.40"),
+     "gold", r"0\.4\d+; the goal is at most 0\.4\n"),
+    ("07.1", "07.1", [("TM = 4, TN = 4", "TM = 8, TN = 2"), ("/ 8 * 4 + m", "/ 16 * 8 + m"),
+                      ("% 8 * 4 + n", "% 16 * 2 + n")],
+     "gold", r"✗ shared loads for .*: 0\.185; the goal is at most 0\.125"),
     ("07.1", "07.1", [("thread % 8 * 4", "thread % 8 * 3")], "bronze", "was never written"),
-    ("08.1", "08.1", [(FOURS, "n * 8 + thread % 8")], "gold", r"0\.28; the goal is at most 0\.10"),
+    ("08.1", "08.1", [(FOURS, "n * 8 + thread % 8")], "gold", r"0\.277; the goal is at most 0\.1$"),
     ("08.1", "08.1", [(FOURS, "n / 4 * 32 + thread % 8 * 4")], "bronze", "was never written"),
     ("09.1", "09.1", [("thread % 2", "thread / 16"), ("thread / 2", "thread % 16")],
-     "gold", r"0\.37; the goal is at most 0\.25"),
+     "gold", r"0\.369; the goal is at most 0\.25"),
     ("09.1", "09.1", [("thread / 2", "thread / 4")], "bronze", "was never written"),
-    ("10.1", "01.1", [NAIVE], "gold", "on the first: [0-9]+; the goal is at most 2"),
+    ("10.1", "01.1", [NAIVE], "gold", "has begun: [0-9]+; the goal is at most 2"),
     ("10.1", "10.1", [("k1 + tx < K", "k0 + tx < K")], "bronze", "past its end"),
-    ("11.1", "11.1", [("now ^= 1", "now ^= 0")], "silver", "read-write-race"),
-    ("11.1", "11.1", [(SYNC, "")], "silver", "read-write-race"),
-    ("E.1", "E.1", [("step = 16", "step = 8")], "bronze", "elements are wrong"),
+    ("10.1", "10.1", [("k1 = k0 + TILE", "k1 = k0")],
+     "bronze", "of 48 products, the first 16 twice and not the last 16"),
+    ("11.1", "11.1", [("now ^= 1", "now ^= 0")], "silver", f"a round before, and no {SYNC[:-1]}"),
+    ("11.1", "11.1", [(SYNC, "")], "silver", f"and no {re.escape(SYNC[:-1])} lies between"),
+    ("11.1", "01.1", [NAIVE], "gold", NO_TILE),
+    ("E.1", "E.1", [("step = 16", "step = 8")], "bronze", "the sums of the first 16 lanes only"),
     ("E.1", "E.1", [("    if (lane == 0)\n", "")], "bronze", "elements are wrong"),
+    ("E.1", "E.1", [("    for (int step", "    if (lane < K)\n    for (int step")],
+     "silver", "9×31: .*takes the value of lane 31 of its warp, which is not there"),
+    ("E.1", "E.1", [("    float sum", "    if (lane >= K) return;\n    float sum")],
+     "bronze", r"1×1: .* of lane 16 of .*\n.*\n +so y\[0\] is .*; 1 of 1 elements is wrong"),
     ("E.2", "E.2", [("[32][32]", "[32][33]"), ("tx ^ i", "tx"), ("i ^ tx", "i")],
      "gold", "bytes of shared memory: 4,224; the goal is at most 4,096"),
     ("E.2", "E.2", [("i ^ tx", "i")], "bronze", "elements are wrong"),
-    ("E.3", "E.3", [(WARP, "")], "silver", "read-write-race: .*no __syncwarp"),
-    ("E.3", "E.3", [(f"        {WARP}\n    }}", "    }")], "silver", "read-write-race"),
-    ("E.4", "E.4", [("2 * tx + i", "tx + 16 * i")], "gold", r"1\.12; the goal is at most 0\.70"),
+    ("E.2", "E.2", STRAIGHT, "gold", r"a global store touches: 32\.0 \(line 6: 32 sectors a store"),
+    ("E.3", "E.3", [(WARP, "")], "silver", r"no __syncwarp\(\) or __syncthreads\(\) lies between"),
+    ("E.3", "E.3", [(f"        {WARP}\n    }}", "    }")],
+     "silver", "a round before, and no __syncwarp"),
+    ("E.4", "E.4", [("2 * tx + i", "tx + 16 * i")], "gold", r"1\.12; the goal is at most 0\.7\n"),
     ("E.4", "E.4", [("|| col >= N", "")], "bronze", r"past its end|C\[1, 0\]"),
+    ("E.4", "01.1", TWO_COLUMNS, "gold", NO_TILE),
     ("E.5", "E.5", [("alpha != 0.0f", "true"), ("alpha == 0.0f", "false")],
+     "bronze", r"alpha=0, beta=3: .*reads [AB]\[0, 0\], which nobody has written"),
+    ("E.5", "E.5", [("alpha != 0.0f", "true"), ("alpha == 0.0f", "false"),
+                    ("alpha * sum", "(alpha != 0.0f ? alpha * sum : 0.0f)")],
      "gold", "alpha 0 and beta 0: [1-9]"),
     ("E.5", "E.5", [("&& beta == 1.0f", "")], "bronze", "alpha=0, beta=3: .*was never written"),
-    ("E.6", "E.6", [("[32][33]", "[32][32]")], "gold", "458,752; the goal is none"),
-    ("E.6", "02.1", [("TILE 16", "TILE 32")], "bronze", "elements are wrong"),
+    ("E.6", "E.6", [("[32][33]", "[32][32]")],
+     "gold", r"458,752 \(line 12: 17 wavefronts a load\); the goal is none"),
+    ("E.6", "E.6", [("[32][33]", "[32][32]"), ("Bs[tx][k]", "Bs[k][tx]")],
+     "bronze", "as if each 32×32 tile of B were transposed"),
+    ("E.6", "02.1", [("TILE 16", "TILE 32")], "bronze", "as if B were stored column by column"),
 ]  # fmt: skip
 
 
@@ -201,12 +247,22 @@ def test_a_missing_barrier_gets_bronze_and_no_silver_although_the_result_is_righ
     after[1 - which] = SYNC + after[1 - which]
     verdict = judge("02.1", before + "".join(after))
     assert (verdict.medal, stage(verdict)) == ("bronze", "silver")
-    assert "read-write-race" in str(verdict) and "either may come first" in str(verdict)
+    assert "no __syncthreads() lies between: either may come first" in str(verdict)
+    assert ("a round before" in str(verdict)) == (which == 1)
 
 
 def test_a_promise_that_nothing_overlaps_passes_the_first_mark_only():
     promised = edited(skeleton("03.1"), ("* C", "* __restrict__ C"))
     assert "stores of each element of C: 2; the goal is at most 1" in str(judge("03.1", promised))
+
+
+def test_a_cause_is_named_only_if_it_explains_every_wrong_element():
+    for factor, causes in (("2", 1), ("0", 1), ("(row % 2 ? 2 : 0)", 0)):
+        text = edited(solution("01.1"), ("alpha * sum", f"{factor} * alpha * sum"))
+        assert (
+            len(re.findall("the sum is (?:missing|counted twice)", str(judge("01.1", text))))
+            == causes
+        )
 
 
 def test_a_part_of_a_kernel_is_judged_with_what_is_given_and_its_lines_keep_their_numbers():
@@ -217,11 +273,16 @@ def test_a_part_of_a_kernel_is_judged_with_what_is_given_and_its_lines_keep_thei
     assert not missing.medal and "row_of" in str(missing)
 
 
-def test_what_goes_wrong_in_what_is_given_is_quoted_from_there():
-    wild = edited(solution("09.1"), ("thread % 2", "thread * 400"))
-    assert re.search(
-        r"this line is in what is given.*\n +\d+ \| sums\[m\]\[n\]", str(judge("09.1", wild))
-    )
+@pytest.mark.parametrize("before", ["", "\n", "%%kernel 09.1\n"])
+def test_what_goes_wrong_in_what_is_given_is_named_and_quoted_as_it_is_shown(before):
+    shown = given("09.1").source.splitlines()
+    line = next(n for n, row in enumerate(shown, 1) if "sums[m][n] +=" in row)
+    wild = before + edited(solution("09.1"), ("thread % 2", "thread * 400"))
+    says = str(judge("09.1", wild))
+    assert f"line {line} of given.cu" in says and f" {line} | sums[m][n]" in says
+    assert "lies outside of the tile" in says
+    undefined = str(judge("09.1", f"{before}enum {{ TM = 4, TN = 4 }};"))
+    assert f"given.cu, line {line}: " in undefined and f">  {line} | " in undefined
 
 
 # --- what stays the same, and what must not -------------------------------------------------------
@@ -283,7 +344,9 @@ MORE = "template <int N> __device__ float more(float x) { return more<N + 1>(x);
 
 
 @pytest.mark.parametrize("code, says", [
-    ("", "no kernel named 'scale'"),
+    ("", "the text is empty"),
+    (" \n%%kernel 00.1\n", "the text is empty"),
+    ("// nothing yet", "no kernel named 'scale'"),
     ("int x", "does not compile"),
     (None, r"a kernel is a text in CUDA C\+\+; this is None"),
     (b"void f() {}", r"this is b'void f\(\) \{\}' \(bytes\)"),
@@ -311,13 +374,13 @@ MORE = "template <int N> __device__ float more(float x) { return more<N + 1>(x);
     (f'{HEAD}asm("hcf;"); }}', "hcf"),
     (f"{HEAD}if (threadIdx.x) __syncthreads(); }}", "was never written"),
     (f'{HEAD}printf("%d", n); }}', "printf is not covered.*\n.*judge compares what is"),
-    (f"#include <cstdio>\n{HEAD}}}", r'"cstdio"(.*\n)+.*Take the #include out'),
+    (f"#include <vector>\n{HEAD}}}", r'"vector"(.*\n)+.*Take the #include out'),
     (f"{HEAD}__shared__ float s[25600]; s[n] = f; y[0] = s[0]; }}",
      "needs 102,400 bytes of shared memory; here it may have 49,152"),
     (f"{HEAD}float a[1 << 26]; for (int j = 0; j < n; ++j) a[j * 7] = f; y[0] = a[n]; }}",
      "a thread needs 268,435,456 bytes for arrays of its own; here it may have 16,384"),
     (f"extern __shared__ float s[];\n{HEAD}s[threadIdx.x] = f; y[0] = s[0]; }}",
-     "the block has 0 bytes of it"),
+     "the block has 0 bytes of it.*\n.*\n.*without dynamic shared memory"),
     ("__device__ __noinline__ float g(float x, int n) { return n < 1 ? x : g(x, n - 1) + x; }"
      f"\n{HEAD}y[0] = g(f, n); }}", "not inlined.*\n.*A function that calls itself"),
     (f"{HEAD}y[0] = *(float*)malloc(4); }}", "malloc"),
@@ -434,6 +497,28 @@ def test_without_ipython_there_is_no_magic(monkeypatch):
     magic.register()
 
 
+# --- from the command line ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text, leaves, says", [
+    (skeleton("00.1"), 1, "no medal yet"), (solution("00.1"), 0, "gold"), (None, 2, "No such file"),
+    ("\udcff", 2, "can't decode"),
+])  # fmt: skip
+def test_a_file_is_judged_from_the_command_line(text, leaves, says, tmp_path, capsys):
+    file = tmp_path / "mine.cu"
+    if text is not None:
+        file.write_text(text, encoding="utf-8", errors="surrogateescape")
+    assert main(["judge", "00.1", str(file)]) == leaves
+    out, err = capsys.readouterr()
+    assert says in (err if leaves == 2 else out)
+
+
+def test_the_command_line_names_the_exercises_that_there_are(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["judge", "5.1", str(tmp_path)])
+    assert "'05.1'" in capsys.readouterr().err
+
+
 # --- on a GPU: the child process, played by others ------------------------------------------------
 
 RUNS = [{"step": -1, "ms": {"median": 1.5}, "cublas_ms": {"median": 0.5}},
@@ -475,10 +560,13 @@ def test_a_child_that_dies_or_hangs_costs_nothing_but_the_time(plays, says, monk
     assert verdict.solved and re.search(says, verdict.time), verdict.time
 
 
-def test_a_kernel_without_bronze_or_another_interface_never_reaches_the_gpu(monkeypatch):
-    refused = judged_with(monkeypatch, "raise SystemExit(9)", code=skeleton("01.1"))
+def test_a_kernel_without_gold_or_of_another_interface_never_reaches_the_gpu(monkeypatch):
+    refused = judged_with(monkeypatch, "raise SystemExit(9)", name="11.1", code=skeleton("11.1"))
+    racing = edited(solution("11.1"), (SYNC, ""))
+    races = judged_with(monkeypatch, "raise SystemExit(9)", name="11.1", code=racing)
     other = judged_with(monkeypatch, "raise SystemExit(9)", name="00.1")
-    assert refused.time == other.time == ""
+    assert (refused.medal, races.medal, other.medal) == ("silver", "bronze", "gold")
+    assert refused.time == races.time == other.time == ""
 
 
 def test_the_child_measures_the_job_that_it_is_given(monkeypatch, capsys):

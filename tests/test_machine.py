@@ -374,12 +374,41 @@ def floats(*shape):
 def test_a_read_past_an_array_names_array_element_shape_thread_block_and_line():
     found = fault(args=(np.int32(100), floats(10, 10), floats(25, 4), floats(100)))
     assert str(found) == (
-        "f, line 5 of test.cu: thread (35, 0) of block (1, 0) reads A[10, 0], past its end: "
-        "A has shape (10, 10)"
+        "f, line 5 of test.cu: thread (35, 0) of block (1, 0) reads A[10, 0] (or A[9, 10], the "
+        "same place), past its end: A has shape (10, 10)"
     )
     assert (found.kind, found.line, found.block, found.thread) == (
         "out-of-bounds", 5, (1, 0, 0), (35, 0, 0),
     )  # fmt: skip
+
+
+ONE = kernel("out[0] = A[INDEX];", "const float* A, float* out")
+
+
+@pytest.mark.parametrize("shape, index, says", [
+    ((3, 5), 15, "reads A[3, 0] (or A[2, 5], the same place), past its end: A has shape (3, 5)"),
+    ((3, 5), 19, "reads A[3, 4] (or A[2, 9], the same place), past its end: A has shape (3, 5)"),
+    ((3, 5), 20, "reads A[4, 0], past its end: A has shape (3, 5)"),
+    ((3, 5), -1, "reads A[-1, 4], before its beginning: A has shape (3, 5)"),
+    ((2, 3, 5), 30, "reads A[2, 0, 0], past its end: A has shape (2, 3, 5)"),
+    ((3, 0), 0, "reads A[0, 0], past its end: A has shape (3, 0)"),
+    ((1,), 1, "reads A[1], past its end: A has 1 element"),
+])  # fmt: skip
+def test_a_row_after_the_last_may_be_a_column_too_far(shape, index, says):
+    found = fault(ONE.replace("INDEX", str(index)), (1,), (1,), (floats(*shape), floats(1)))
+    assert str(found).endswith(says)
+    assert says.startswith(f"reads {found.element}")
+
+
+@pytest.mark.parametrize("first, says", [
+    (4, "reads 16 bytes at A[4], of which the last 8 lie past its end: A has 6 elements"),
+    (8, "reads A[8], past its end: A has 6 elements"),
+    (-4, "reads A[-4], before its beginning: A has 6 elements"),
+])  # fmt: skip
+def test_of_a_wide_access_the_part_outside_is_told(first, says):
+    code = kernel(f"out[0] = ((const float4*)A)[{first // 4}];", "const float* A, float4* out")
+    found = fault(code, (1,), (1,), (floats(6), floats(1, 4)))
+    assert str(found).endswith(says)
 
 
 def test_a_read_before_an_array_is_not_its_neighbours():
@@ -774,7 +803,9 @@ def test_an_asynchronous_copy_reads_only_as_many_bytes_as_it_is_told(n):
     data, out = np.arange(1, n + 1, dtype="f4"), np.zeros(128, "f4")
     run(TAIL, (1,), (32,), (data, out, np.int32(n)), arch="compute_80")
     assert out.tolist() == [*range(1, n + 1)] + [0] * (128 - n)
-    with pytest.raises(Fault, match=rf"copies in\[{n // 4 * 4}\], past its end"):
+    with pytest.raises(
+        Fault, match=rf"copies \d+ bytes at in\[{n // 4 * 4}\], of which the last 4 lie past"
+    ):
         run(TAIL, (1,), (32,), (data, out, np.int32(n + 1)), arch="compute_80")
 
 
@@ -782,7 +813,7 @@ def test_an_asynchronous_copy_reads_only_as_many_bytes_as_it_is_told(n):
     ("__shared__ int s[32]; s[(int)threadIdx.x - 1] = 1; out[0] = s[out[0]];", 1,
      "writes byte -4 of shared memory, before its beginning"),
     ("out[threadIdx.x] = ((int*)table)[threadIdx.x];", 1,
-     r"reads table\[2, 0\], past its end: table has shape \(2, 3\)"),
+     r"reads table\[2, 0\] \(or table\[1, 3\], the same place\), past its end: table has shape"),
     ("out[0] = 1;", 0, "writes out.0., but out is read-only"),
 ])  # fmt: skip
 def test_a_fault_says_what_was_meant(body, args, says):

@@ -154,3 +154,26 @@ def test_an_answer_does_not_depend_on_the_working_directory(kind, arch, monkeypa
     here = nvrtc.ask.__wrapped__(*asked)
     monkeypatch.chdir(tmp_path)
     assert nvrtc.ask.__wrapped__(*asked) == here
+
+
+@pytest.mark.parametrize("header", ["cuda_runtime.h", "cstdio", "math.h"])
+def test_what_files_for_nvcc_include_changes_nothing(header):
+    code = 'extern "C" __global__ void f(float* x) { x[0] = sqrtf(x[1]); }\n'
+    with_it = nvrtc.compile_ptx(f"#include <{header}>\n{code}").text
+    assert re.sub(r"\.(loc|file).*", "", with_it) == re.sub(
+        r"\.(loc|file).*", "", nvrtc.compile_ptx(code).text
+    )
+
+
+def test_integers_of_a_fixed_width_are_known_once_they_are_included():
+    sizes = " && ".join(f"sizeof({u}int{8 * n}_t) == {n}" for u in ("", "u") for n in (1, 2, 4, 8))
+    signs = "(uint8_t)-1 > 0 && (int8_t)-1 < 0 && (uint64_t)-1 > 0 && (int64_t)-1 < 0"
+    assert nvrtc.compile_ptx(f"#include <cstdint>\nstatic_assert({sizes} && {signs});").text
+
+
+def test_host_code_is_refused_with_the_way_out():
+    with pytest.raises(nvrtc.CompileError, match="host code between #ifndef __CUDACC_RTC__"):
+        nvrtc.compile_ptx("int main() { float* p; cudaMalloc(&p, 4); }")
+    with pytest.raises(nvrtc.CompileError) as error:
+        nvrtc.compile_ptx("__global__ void f() { nothing(); }")
+    assert "__CUDACC_RTC__" not in str(error.value)

@@ -13,7 +13,7 @@ from sgemm_lab.run.backend import ptx
 from sgemm_lab.run.check import default_shapes
 from sgemm_lab.run.profile import profile, profile_variant
 from sgemm_lab.simt import machine, sanitizer
-from sgemm_lab.simt.names import constants, number
+from sgemm_lab.simt.names import constants, number, plain
 
 CLEAN = ()
 
@@ -122,6 +122,7 @@ def test_a_barrier_too_few_in_a_loop_is_a_race_with_the_next_turn():
         __shared__ float s[64];
         int t = threadIdx.x;
         float sum = 0;
+        UNROLL
         for (int n = 0; n < 3; ++n) {
             s[t] = n + t; // @1
             __syncthreads();
@@ -129,8 +130,33 @@ def test_a_barrier_too_few_in_a_loop_is_a_race_with_the_next_turn():
             __syncthreads(); // end
         }
         out[t] = sum;""")
-    clean(right)
-    found(right.replace("__syncthreads(); // end", ""), kind="read-write-race")
+    for unroll, when in (("#pragma unroll 1", ", a round before"), ("", " before that")):
+        code = right.replace("UNROLL", unroll)
+        clean(code)
+        said = rf"writes s\[0\], which thread \(32, 0\) read at line 10{when}, and no __syncthreads"
+        found(code.replace("__syncthreads(); // end", ""), kind="read-write-race", says=said)
+
+
+def test_a_race_in_a_function_is_told_as_it_went():
+    code = """
+    __device__ void add(float* s, float* out) {
+        out[threadIdx.x] += s[63 - threadIdx.x]; // @1
+    }
+    """ + kernel("""
+        __shared__ float s[64];
+        s[threadIdx.x] = 1; // @2
+        add(s, out);""")
+    found(code, kind="read-write-race", says=r"\(63, 0\) wrote at line \d+ before that, and no")
+
+
+def test_of_a_race_the_pair_in_two_warps_is_named_which_no_syncwarp_orders():
+    code = kernel("""
+        __shared__ float s[64];
+        int t = threadIdx.x;
+        s[t] = t; // @2
+        out[t] = s[t < 40 ? t ^ 1 : t ^ 32]; // @1""")
+    race = found(code, kind="read-write-race", says=r"and no __syncthreads\(\) lies between")
+    assert race.threads == ((40, 0, 0), (8, 0, 0)) and race.count == 64
 
 
 def test_two_threads_that_write_one_place_race_unless_they_write_the_same():
@@ -139,7 +165,7 @@ def test_two_threads_that_write_one_place_race_unless_they_write_the_same():
         s[threadIdx.x / 2] = threadIdx.x; // @1
         __syncthreads();
         out[threadIdx.x] = s[threadIdx.x / 2];""")
-    race = found(code, kind="write-write-race", says="in the same instruction")
+    race = found(code, kind="write-write-race", says="at the same line, in no order")
     assert race.other_line == race.line and race.count == 32
     clean(code.replace("= threadIdx.x; // @1", "= threadIdx.x / 2;"))
     clean(code.replace("s[threadIdx.x / 2] =", "s[threadIdx.x] ="))
@@ -233,6 +259,31 @@ def test_a_syncwarp_whose_mask_leaves_the_thread_out_is_named():
     code = WARP.replace("SYNC", "__syncwarp(0xFFFF);", 1).replace("SYNC", "__syncwarp();")
     findings = look(code, (floats(64),))
     assert ("warp-mask", line_of(code, "0xFFFF")) in {(f.kind, f.line) for f in findings}
+
+
+SHUFFLE = kernel("""
+    int t = threadIdx.x;
+    float v = t;
+    if (t % 32 < HERE)
+        v += __shfl_down_sync(MASK, v, 1, WIDTH); // @1
+    out[t] = v;""")
+
+
+@pytest.mark.parametrize("here, mask, width, lost", [
+    (32, "~0u", 32, None), (16, "0xffff", 16, None), (12, "0xfff", 4, None),
+    (12, "~0u", 32, 11), (12, "0xfff", 8, 11), (16, "0xffff", 32, 15),
+])  # fmt: skip
+def test_a_shuffle_from_a_lane_that_is_not_there_is_named(here, mask, width, lost):
+    code = SHUFFLE
+    for name, value in (("HERE", here), ("MASK", mask), ("WIDTH", width)):
+        code = code.replace(name, str(value))
+    code = code.replace("out[t] = v;", "else return;\nout[t] = v;")
+    if lost is None:
+        return clean(code)
+    shuffle = found(
+        code, kind="warp-mask", says=rf"the value of lane {lost + 1} of its warp, which"
+    )
+    assert shuffle.threads == ((lost, 0, 0),) and shuffle.count == 2
 
 
 def test_a_named_barrier_orders_the_threads_that_meet_there():
@@ -597,6 +648,55 @@ def test_which_kernels_may_depend_on_the_order_is_told_from_their_text(code, lin
     text = kernel(code)
     program = host.load(compile_ptx(text).text, text, "kernel.cu").program("f")
     assert sanitizer.order_sensitive(program) == line
+
+
+# --- variables nobody set ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("declared, body", [
+    ("float s;", "for (int j = 0; j < n; ++j) s += x[64 * j + t]; // @1"),
+    ("float s[2];", "for (int j = 0; j < n; ++j) s[j & 1] += x[64 * j + t]; // @1\ns[0] += s[1];"),
+    ("float s[9];", "for (int j = 0; j < n; ++j) s[(t + j) % 9] += x[64 * j + t]; // @1"),
+    ("float s;", "for (int j = 0; j < n; ++j) s = fmaxf(s, x[64 * j + t]); // @1"),
+    ("float s;", "for (int j = 0; j < n; ++j) s = fminf(s, x[64 * j + t]); // @1"),
+    ("int s;", "for (int j = 0; j < n; ++j) s += j; // @1\nx[s % 64] = 2;"),
+    ("int s;", "for (int j = 0; j < n; ++j) s += j; // @1\nif (s > 9) x[1 << 20] = 2;"),
+    ("int s;", "for (int j = 0; j < n; ++j) s += j; // @1\nif (s < 9) x[1 << 20] = 2;"),
+])  # fmt: skip
+def test_a_variable_nobody_set_is_found_where_it_matters(declared, body):
+    code = kernel(f"int t = threadIdx.x; {declared}\n{body}\n__syncthreads(); x[t] = *(float*)&s;",
+                  "int n, float* x")  # fmt: skip
+    x = np.arange(320, dtype="f4") - 99
+    args = np.int32(5), x
+    found(code, args, kind="uninitialised-read", says="before anything is put there")
+    right = code.replace("float s;", "float s = 0;").replace("int s;", "int s = 0;")
+    clean(re.sub(r"(s\[\d\]);", r"\1 = {};", right).replace("x[1 << 20]", "x[0]"), args)
+
+
+@pytest.mark.parametrize("body", [
+    "float s; if (n > 3) s = x[t];\n__syncthreads(); if (n > 3) x[t + 64] = s;",
+    "float s; for (int j = 0; j < n; ++j) { if (j) x[64 * j + t] = s; s = x[64 * j + t]; }",
+    'float s; asm volatile("mov.f32 %0, %1;" : "=f"(s) : "f"(s)); x[t] = 1;',
+    "float s; if (t < 9) s = x[t]; __syncwarp(); x[t] = t < 9 ? s : 0;",
+])  # fmt: skip
+def test_one_that_is_carried_about_and_never_needed_is_none(body):
+    code = kernel(f"int t = threadIdx.x;\n{body}", "int n, float* x")
+    clean(code, (np.int32(4), np.arange(320, dtype="f4")))
+
+
+def test_looking_for_them_leaves_the_arrays_as_the_first_run_did():
+    code = kernel("float s;\nfor (int j = 0; j < n; ++j) s += x[j];\nx[threadIdx.x] = s;",
+                  "int n, float* x")  # fmt: skip
+    x = floats(64)
+    assert look(code, (np.int32(4), x)) and np.isnan(x).all()
+
+
+@pytest.mark.parametrize("mangled, name", [
+    ("f", "f"), ("_Z5tiledILi16EEviPKf", "tiled"), ("_ZN4mine5tiledILi16EEvi", "tiled"),
+    ("_ZN12_GLOBAL__N_11fEi", "f"), ("_Zombie", "_Zombie"), ("_Z", "_Z"),
+])  # fmt: skip
+def test_a_kernel_is_called_as_it_was_written(mangled, name):
+    assert plain(mangled) == name
 
 
 # --- reports -------------------------------------------------------------------------------------

@@ -23,10 +23,12 @@ from sgemm_lab.learn.trials import ABSENT, FOUND, LONG, NONE, OPEN, Subject, Ver
 from sgemm_lab.measure.bench import Stand, commit_here
 from sgemm_lab.measure.records import read_json, unknown_gpu, write_rows
 from sgemm_lab.paths import MEASUREMENTS
+from sgemm_lab.run import nvrtc
 from sgemm_lab.run.backend import cp, ptx
 from sgemm_lab.show.bundle import Bundle, Cell
 from sgemm_lab.show.tables import captioned, worded
 from sgemm_lab.simt.machine import budget
+from sgemm_lab.simt.names import plain
 
 WIDTH = 98  # characters of a line of the plain text
 _TONE = {FOUND: "x", ABSENT: "m"}  # classes of bundle.STYLE
@@ -34,8 +36,9 @@ _STYLE = """<style>.lab .topic{font-weight:600}.lab .evidence{display:block;min-
 white-space:pre-wrap;overflow-wrap:anywhere}.lab span.m{color:var(--m)}
 .lab.lab td:has(.topic,.evidence,.words,.x,.m),.lab.lab th:has(.words){text-align:left;\
 vertical-align:top}
-@media(max-width:40rem){.lab table:has(.evidence) thead{position:absolute;clip-path:inset(50%)}
-.lab tr:has(.evidence){display:grid;grid-template-columns:1fr auto}
+@media(max-width:40rem){.lab table:has(.evidence) thead{position:absolute;width:1px;\
+overflow:hidden;clip-path:inset(50%)}
+.lab tr:has(.evidence){display:grid;grid-template-columns:1fr 11em}
 .lab.lab tr:has(.evidence)>*{border:0;padding:.15em 0}
 .lab.lab tr:has(.evidence)>:last-child{grid-column:1/-1;padding-bottom:.5em;\
 border-bottom:1px solid var(--f)}.lab .evidence{min-width:0}}</style>"""
@@ -62,14 +65,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Audit:
-    """All that was tried on one kernel. `.ok`: nothing was found. audit["races"] is an Entry."""
+    """All that was tried on one kernel. `.ok`: nothing was found, and nothing left untried.
+    audit["races"] is an Entry."""
 
     name: str
     entries: tuple[Entry, ...]
 
     @property
     def ok(self) -> bool:
-        return not self.found
+        return {entry.verdict for entry in self.entries} <= {NONE, ABSENT}
 
     @property
     def found(self) -> tuple[str, ...]:
@@ -103,35 +107,43 @@ class Audit:
 
 
 def audit(
-    subject: Variant | Step | str,
+    subject: Variant | Step | str | Path,
     only: str | Iterable[str] | None = None,
     *,
-    block: tuple[int, int] | None = None,
+    name: str | None = None,
+    block: int | tuple[int, int] | None = None,
     tile: tuple[int, ...] | None = None,
-    grid: Callable[[int, int], tuple[int, ...]] | None = None,
+    grid: Callable[[int, int], int | tuple[int, ...]] | None = None,
     shared_mem: int = 0,
     parameters: Iterable[str] | None = None,
+    arch: str = "sm_75",
     on=ptx,
 ) -> Audit:
     """Try a kernel in all thirteen categories, or `only` in some ("races", "numbers", …).
 
-    subject: a step or variant of the ladder, or a kernel of one's own as CUDA C++, row-major. Of
-    the latter must be said how it is launched: `block`, threads (x, y); `tile`, the rows and
+    subject: a step or variant of the ladder, or a kernel of one's own as CUDA C++ or the path of
+    its .cu file, row-major. `name` says which of several, or with which values a template:
+    "tiled<32, 8>". How it is launched must be said: `block`, threads (x, y); `tile`, the rows and
     columns of C that a block computes, (BM, BN) or (BM, BN, BK), if that is not one for each
     thread; `grid`, a function of M and N, if that is not (⌈N/BN⌉, ⌈M/BM⌉); `shared_mem`, bytes of
     dynamic shared memory. Its parameters are recognised by their names, M, N, K, alpha, A, B, beta,
     C in any order and case; `parameters` gives these names in the kernel's order where it calls
     them otherwise. Without alpha and beta it computes C = A·B; with N alone, on square matrices.
+    arch: the oldest architecture that one's own kernel is for.
     on: with `cp`, numbers are compared on the GPU too, if nothing was found before.
 
     Raises ValueError or TypeError for what is no kernel or category, CompileError where the kernel
     doesn't compile, PtxError for what the PTX machine can't run. What the kernel does wrong never
     raises: it is a finding.
     """
+    given = {"name": name, "block": block, "tile": tile, "grid": grid,
+             "shared_mem": shared_mem, "parameters": parameters}  # fmt: skip
+    if isinstance(subject, Path) or (isinstance(subject, str) and subject.endswith(".cu")):
+        subject = Path(subject).read_text(encoding="utf-8")
     if isinstance(subject, str):
-        variant = theirs(subject, block, tile, grid, shared_mem, parameters)
-    elif block or tile or grid or shared_mem or parameters:
-        raise TypeError("block, tile, grid … are for a kernel given as text; a step has its own.")
+        variant = theirs(subject, **given, arch=arch)
+    elif any(given.values()):
+        raise TypeError(f"{', '.join(given)} are for a kernel given as text; a step has its own.")
     else:
         variant = as_variant(subject)
         _ = variant.step.source  # refuses step 0, which has none
@@ -144,13 +156,15 @@ def audit(
 
 def _entry(category: Category, subject: Subject, there: Subject | bool) -> Entry:
     """`there`: the same on a GPU, if one is asked for."""
-    with budget(LONG):
+    with budget(LONG * subject.effort):
         if subject.refused:
             verdict = FOUND if category.key == "coupling" else OPEN
             return Entry(category, verdict, f"no launch is possible: {subject.refused}")
         if category.key not in WATCHED and subject.endless:
             return Entry(category, OPEN, "a launch of this kernel does not end")
         verdict, evidence = category.examine(subject)
+        if category.key in WATCHED and verdict == NONE and subject.stopped:
+            verdict, evidence = OPEN, f"no launch came to its end: {subject.stopped}"
         if there and category.key in COMPARED and verdict == NONE:
             verdict, evidence = _compared(category, subject, there, evidence)
     return Entry(category, verdict, evidence)
@@ -186,34 +200,61 @@ def _category(key: str) -> Category:
 def _name(variant: Variant) -> str:
     step = variant.step
     changed = step.text is not None and step.number > 0
-    return f"{step.filename if step.number > 0 else step.function}{', changed' * changed}" + (
-        f" ({variant.label})" if variant.label != "default" else ""
+    return (
+        f"{step.filename if step.number > 0 else plain(step.function)}{', changed' * changed}"
+        + (f" ({variant.label})" if variant.label != "default" else "")
     )
 
 
 # --- a kernel of one's own ------------------------------------------------------------------------
 
+_NESTED = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"  # brackets, three deep
 _KERNEL = re.compile(
-    r"__global__\s+(?:void\s+|__launch_bounds__\s*\([^)]*\)\s*)*(\w+)\s*\(([^)]*)\)"
+    rf"__global__\s+(?:(?:void|static|inline)\s+|__launch_bounds__\s*{_NESTED}\s*)*"
+    r"(\w+)\s*\(([^)]*)\)\s*\{"
 )
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _NEEDED = {"A", "B", "C"}
 _SIZES = {"M", "N", "K"}
 
 
-def theirs(code, block, tile=None, grid=None, shared_mem=0, parameters=None) -> Variant:
+def theirs(
+    code, block, tile=None, grid=None, shared_mem=0, parameters=None, name=None, arch="sm_75"
+) -> Variant:
     """A reader's kernel as a variant; see `audit`. ValueError says what is missing."""
-    found = _KERNEL.findall(_COMMENTS.sub("", code))
-    if len(found) != 1:
-        names = ", ".join(name for name, _ in found) or "none"
-        raise ValueError(f"the text must hold one __global__ kernel; it holds {names}.")
-    ((name, declared),) = found
+    found = dict(_KERNEL.findall(_COMMENTS.sub("", code)))
+    if name is None and len(found) == 1:
+        (name,) = found
+    base = (name or "").partition("<")[0].split("::")[-1]
+    if base not in found:
+        raise ValueError(
+            f"the text must hold one __global__ kernel, or name= says which is meant; it holds "
+            f"{', '.join(found) or 'none'}."
+        )
     if block is None:
-        raise ValueError(f"{name}: which threads has a block? Pass block=(x, y), such as (16, 16).")
-    block = (*block, 1)[:2]
+        raise ValueError(f"{base}: which threads has a block? Pass block=(x, y), such as (16, 16).")
+    block = (*(block if isinstance(block, tuple | list) else (block,)), 1)[:2]
     tile = (*(tile or block[::-1]), 1)[:3]
-    names = _parameters(name, declared, parameters)
-    return own(code, name, block, tile, parameters=names, blocks=grid, dynamic_bytes=shared_mem)
+    names = _parameters(base, found[base], parameters)
+    code, function = _entry_of(code, name, found[base])
+    return own(
+        code, function, block, tile, parameters=names, dynamic_bytes=shared_mem,
+        blocks=grid and (lambda M, N: _extent(grid(M, N))),
+        min_capability=(int(arch[3:-1]), int(arch[-1])),
+    )  # fmt: skip
+
+
+def _extent(grid: int | tuple[int, ...]) -> tuple[int, ...]:
+    return grid if isinstance(grid, tuple) else (int(grid),)
+
+
+def _entry_of(code: str, name: str, declared: str) -> tuple[str, str]:
+    """The text, in which a template is instantiated, and the kernel's name in its PTX."""
+    if re.search(r'extern\s+"C"', code) and "<" not in name:
+        return code, name
+    if "<" in name:
+        code += f"\ntemplate __global__ void {name}({declared});\n"
+    return code, nvrtc.compile_ptx(code, names=(name,)).names[name]
 
 
 def _parameters(name: str, declared: str, given: Iterable[str] | None) -> tuple[str, ...]:
@@ -224,10 +265,12 @@ def _parameters(name: str, declared: str, given: Iterable[str] | None) -> tuple[
     strange = [each for each in names if each not in INTERFACE]
     lacks = _NEEDED - set(names) or ({"N"} - set(names) and {"N"})
     if strange or lacks or len(set(names)) < len(names) or len(names) != len(theirs):
+        unknown = f" ({', '.join(strange)})" if strange else ""
         raise ValueError(
             f"{name}({declared.strip()}): its parameters are not all known by their names, "
-            f"{', '.join(INTERFACE)}. Name them in the kernel's order, such as "
-            'parameters=("M", "N", "K", "A", "B", "C").'
+            f"{', '.join(INTERFACE)}{unknown}. Name them in the kernel's order, such as "
+            'parameters=("M", "N", "K", "A", "B", "C"). One that takes more, such as '
+            "lda, can be a __device__ function that a kernel with these calls."
         )
     return names
 
@@ -241,7 +284,8 @@ CATEGORIES = tuple(Category(*row) for row in (
     ("barriers", "Divergent barriers, deadlock",
      "who arrives at each barrier, and who has returned before", trials.barriers),
     ("uninitialised", "Uninitialised memory",
-     "every load of shared memory, and of C where beta is 0", trials.uninitialised),
+     "every load of shared memory, and of C where beta is 0; variables that nobody set",
+     trials.uninitialised),
     ("overflow", "Integer overflow",
      "blocks of products in which A, B or C has more than 2³² elements", trials.overflow),
     ("architectures", "Architecture-dependent code",
@@ -321,12 +365,17 @@ def _explained(category: Category) -> Cell:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """`python -m sgemm_lab audit 2 TILE=16`: exit code 0 if nothing is found, 1 if something is, 2
-    if misasked."""
+    """`python -m sgemm_lab audit 2 TILE=16`, or `audit my.cu --block 16 16`: exit code 0 if nothing
+    is found, 1 if something is or could not be tried, 2 if misasked."""
     parser = argparse.ArgumentParser(
         prog="python -m sgemm_lab audit", description="Try kernels in thirteen categories."
     )
-    parser.add_argument("what", nargs="*", help="steps (2 or 02_tiled) and macros (TILE=16)")
+    parser.add_argument(
+        "what", nargs="*", help="steps (2 or 02_tiled) and macros (TILE=16), or a .cu file"
+    )
+    parser.add_argument("--name", help="of a file: the kernel, such as tiled or tiled<32>")
+    parser.add_argument("--block", type=int, nargs="+", help="of a file: threads of a block, x y")
+    parser.add_argument("--tile", type=int, nargs="+", help="of a file: what a block computes of C")
     parser.add_argument("--gpu", action="store_true", help="compare numbers on the GPU as well")
     parser.add_argument("--record", action="store_true", help="keep it, for the pages to show")
     parser.add_argument("--commit", help="where this copy came from, if it is no git checkout")
@@ -334,17 +383,24 @@ def main(argv: list[str] | None = None) -> int:
     if given.gpu and cp is ptx:
         print("There is no NVIDIA GPU here. Without --gpu everything is tried.", file=sys.stderr)
         return 2
-    rows, ok = {}, True
+    rows, ok, on = {}, True, cp if given.gpu else ptx
     try:
+        if given.what and given.what[0].endswith(".cu"):
+            print(found := audit(given.what[0], name=given.name, block=given.block,
+                                 tile=given.tile, on=on))  # fmt: skip
+            return 0 if found.ok else 1
         for variant in ladder.asked(given.what):
             if not variant.step.function:
                 continue
-            print(found := audit(variant, on=cp if given.gpu else ptx), flush=True)
+            print(found := audit(variant, on=on), flush=True)
             ok &= found.ok
             entries = {e.category.key: [e.verdict, e.evidence] for e in found.entries}
             rows[variant.key] = {"source_hash": variant.source_hash, "entries": entries}
-    except (KeyError, ValueError, ImportError) as error:
+    except (KeyError, ValueError, ImportError, nvrtc.CompileError) as error:
         print(error.args[0], file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     if given.record:
         path, head = _place(given.commit) if given.gpu else (RECORD, {})

@@ -4,10 +4,14 @@ reader's kernel is.
 The skeletons and the folded solutions stand in the chapters; judge.py does the judging.
 """
 
+import argparse
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable
 from html import escape
+from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,11 +38,13 @@ def judge(name: str, code: str) -> Verdict:
     """Compile, check and count a reader's kernel for exercise `name`: bronze, silver or gold.
 
     Never raises for bad code. The PTX machine judges, also where there is a GPU; a kernel of the
-    ladder's interface that is right is then timed there. KeyError for an unknown exercise.
+    ladder's interface that gets gold is then timed there. KeyError for an unknown exercise.
     """
     exercise = _exercise(name)
+    if isinstance(code, str):  # a whole cell may have been pasted
+        code = re.sub(r"\A\s*%%kernel.*", "", code)
     verdict = judged(exercise, code)
-    if not (verdict.medal and exercise.problem.tile and gpu_available()):
+    if not (verdict.solved and exercise.problem.tile and gpu_available()):
         return verdict
     return timed(verdict, exercise, code)
 
@@ -77,6 +83,24 @@ def hint(name: str, number: int = 1) -> Bundle:
 def given(name: str) -> Step:
     """What stands behind the reader's text in exercise `name`, for source.show."""
     return Step(-1, "given", "What is given", "", "tiled", text=_exercise(name).rest)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m sgemm_lab judge 05.1 my.cu`: exit code 0 for gold, 1 for less, 2 if misasked."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sgemm_lab judge", description="Judge a kernel as the cells of the book do."
+    )
+    parser.add_argument("exercise", choices=EXERCISES, metavar="exercise", help="05.1, E.2, …")
+    parser.add_argument("file", type=Path, help="the text that %%%%kernel would be given")
+    given = parser.parse_args(argv)
+    try:
+        code = given.file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    verdict = judge(given.exercise, code)
+    print(verdict)
+    return 0 if verdict.solved else 1
 
 
 def _marked_up(text: str) -> str:
@@ -162,9 +186,9 @@ def _matrix_vector() -> Problem:
         lambda case: {"A": (case["M"], case["K"]), "x": (case["K"],), "y": (case["M"],)},
         lambda v: v.alpha * (v.A @ v.x) + (v.beta * v.y if v.beta else 0),
         (*shapes, *scaled),
-        (shapes[4],),
+        (shapes[4], shapes[3]),
         ({"M": 64, "K": 256, "alpha": 1, "beta": 0},),
-        lambda v: _sums(v, v.A, v.x, v.y, v.A.shape[1]),
+        lambda v: chain(_sums(v, v.A, v.x, v.y), _unsummed(v)),
     )
 
 
@@ -174,8 +198,10 @@ def _product(
     tile: tuple[int, int, int],
     counted: tuple[Case, ...] = (),
     transposed: bool = False,
+    strict: bool = False,
 ) -> Problem:
-    """C = αAB + βC with the ladder's interface; `transposed`: B is N×K, and αABᵀ + βC is asked."""
+    """C = αAB + βC with the ladder's interface. `transposed`: B is N×K, and αABᵀ + βC is asked;
+    `strict`: where alpha is 0, A and B must not be read."""
     odd = default_shapes(own("", function, block, tile))[:-1]  # the last has a long K
     full = odd[4]
     shapes = [full, *(shape for shape in odd if 0 not in shape[:2] and shape != full)]
@@ -201,8 +227,9 @@ def _product(
         (*first, *others),
         (_scaled((37, 45, 35), 1, 0),),
         counted or (_scaled((_SIZE,) * 3, 1, 0),),
-        lambda v: _sums(v, v.A, b(v), v.C, v.A.shape[1]),
+        lambda v: chain(_sums(v, v.A, b(v), v.C), _misread(v, b, tile)),
         None if transposed else tile,
+        lambda case: "AB" if strict and not case["alpha"] else "",
     )
 
 
@@ -210,58 +237,91 @@ def _scaled(shape: tuple[int, int, int], alpha: float, beta: float) -> Case:
     return dict(zip("MNK", shape, strict=True)) | {"alpha": alpha, "beta": beta}
 
 
-def _sums(v, A, B, C, K: int) -> Iterable[tuple[str, np.ndarray]]:
-    """What a product may have become by a slip."""
-    product, rest = A @ B, v.beta * C if v.beta else 0
+def _sums(v, A, B, C) -> Iterable[tuple[str, np.ndarray]]:
+    """What a product may have become by a slip in the sum or the scalars."""
+    product, rest, K = A @ B, v.beta * C if v.beta else 0, A.shape[1]
     yield "alpha is left out", product + rest
     yield "beta times what was there is left out", v.alpha * product
     yield "what was there is added without beta", v.alpha * product + C
     yield "alpha multiplies what was there, too", v.alpha * (product + rest)
     yield "the sum is counted twice", 2 * v.alpha * product + rest
-    for k in range(K):
-        yield (
-            f"the sum of the first {k} products of {K}" if k else "the sum is missing",
-            v.alpha * (A[:, :k] @ B[:k]) + rest,
-        )
-        yield f"the first {k} products of {K} are missing", v.alpha * (A[:, k:] @ B[k:]) + rest
+    yield "the sum is missing", 0 * product + rest
+    for k in range(1, K):
+        first, last = (f"the {end}{f' {k}' * (k > 1)}" for end in ("first", "last"))
+        begun, more = A[:, :k] @ B[:k], A[:, : K - k] @ B[: K - k]
+        yield f"of {K} products, only {first}", v.alpha * begun + rest
+        yield f"of {K} products, all but {first}", v.alpha * (product - begun) + rest
+        yield f"of {K} products, {first} twice and not {last}", v.alpha * (begun + more) + rest
+
+
+def _misread(v, b: Callable, tile: tuple[int, int, int]) -> Iterable[tuple[str, np.ndarray]]:
+    """What a product may have become if A or B was read by a wrong index."""
+    T, rest = tile[-1], v.beta * v.C if v.beta else 0
+    sizes = dict(zip("MNK", (*v.C.shape, v.A.shape[1]), strict=True))
+    for name, X in (("A", v.A), ("B", v.B)):
+        (rows, columns), (r, c) = X.shape, np.indices(X.shape)
+        ways = {f"{name} were stored column by column": c * rows + r}
+        ways |= {f"the rows of {name} had {n} elements": r * L + c for n, L in sizes.items()}
+        if T > 1 and not rows % T and not columns % T:
+            turned = (r // T * T + c % T) * columns + c // T * T + r % T
+            ways[f"each {T}×{T} tile of {name} were transposed"] = turned
+        for way, index in ways.items():
+            if index.max(initial=0) < X.size:  # else it would have left the array
+                read = SimpleNamespace(**vars(v) | {name: X.reshape(-1)[index]})
+                yield f"as if {way}", v.alpha * (read.A @ b(read)) + rest
+
+
+def _unsummed(v) -> Iterable[tuple[str, np.ndarray]]:
+    """What a matrix times a vector may have become if a warp adds up too few of its lanes."""
+    K, rest = len(v.x), v.beta * v.y if v.beta else 0
+    share = -(-K // 32)
+    for lanes in (1, 2, 4, 8, 16):
+        for lane in (np.arange(K) % 32, np.arange(K) // max(share, 1)):
+            some = np.where(lane < lanes, v.x, 0)
+            yield f"the sums of the first {lanes} lanes only", v.alpha * (v.A @ some) + rest
 
 
 # --- what goals count ---------------------------------------------------------------------------
 
 
-def _a_multiply_add(counter: str) -> Callable[[Seen], float]:
-    """So many of a counter for each multiply-add of a warp; infinity where there is none."""
+def _a_multiply_add(what: str, counter: str) -> Callable[..., Goal]:
+    """(most, *marks) → the goal of so many of a counter for each multiply-add of a warp; they are
+    infinite where there is none."""
 
     def of(seen: Seen) -> float:
         count, ffma = getattr(seen.counters, counter), seen.counters.ffma / 32
         return count / ffma if ffma else math.inf
 
-    return of
+    label = f"{what} for a multiply-add of a warp"
+    return lambda most, *marks: Goal(label, of, most, ".3g", marks)
 
 
-def _sectors(most: float) -> Goal:
-    return Goal("sectors a global load touches", lambda seen: seen.counters.sectors_per_load,
-                most, ".1f")  # fmt: skip
+_wavefronts = _a_multiply_add("wavefronts of shared loads", "shared_load_wavefronts")
+_loads = _a_multiply_add("shared loads", "shared_load_instructions")
+_fetches = _a_multiply_add("global load requests", "global_load_requests")
 
 
-def _wavefronts(most: float, *marks: float) -> Goal:
-    return Goal("wavefronts of shared loads for a multiply-add of a warp",
-                _a_multiply_add("shared_load_wavefronts"), most, ".2f", marks)  # fmt: skip
+def _sectors(most: float, kind: str = "load") -> Goal:
+    def of(seen: Seen) -> float:
+        sectors, requests = (
+            getattr(seen.counters, f"global_{kind}_{unit}") for unit in ("sectors", "requests")
+        )
+        return sectors / max(requests, 1)
+
+    return Goal(f"sectors a global {kind} touches", of, most, ".1f", kind=f"global_{kind}")
 
 
-def _loads(most: float, *marks: float) -> Goal:
-    return Goal("shared loads for a multiply-add of a warp",
-                _a_multiply_add("shared_load_instructions"), most, ".2f", marks)  # fmt: skip
+def _count(what: str, counter: str, most: int, launch: int = 0, kind: str = "") -> Goal:
+    def of(seen: Seen) -> int:
+        return getattr(seen.profiles[launch].counters, counter)
+
+    return Goal(what, of, most, kind=kind)
 
 
-_NO_CONFLICT = (
-    Goal("bank conflicts of shared loads", lambda seen: seen.counters.shared_load_conflicts, 0),
-    Goal("bank conflicts of shared stores", lambda seen: seen.counters.shared_store_conflicts, 0),
+_NO_CONFLICT = tuple(
+    _count(f"bank conflicts of shared {each}s", f"shared_{each}_conflicts", 0, 0, f"shared_{each}")
+    for each in ("load", "store")
 )
-
-
-def _count(what: str, counter: str, most: int, launch: int = 0) -> Goal:
-    return Goal(what, lambda seen: getattr(seen.profiles[launch].counters, counter), most)
 
 
 def _late(function: str, tile: int) -> Callable[[Seen], float]:
@@ -388,7 +448,8 @@ _EXERCISES = (
         (
             "Who else could read `*c` while the loop runs? The compiler has to assume that "
             "somebody can.",
-            "A variable inside of the function has no address that others know.",
+            "A variable inside of the function has no address that others know. (`__restrict__` "
+            "takes away the doubt, too, but leaves the first store where it is.)",
             "Add up in `float sum`, and write `*c` once, after the loop.",
         ),
         step=3,
@@ -397,13 +458,14 @@ _EXERCISES = (
         "04.1",
         "the right padding",
         _product(*_TILED),
-        _NO_CONFLICT,
+        (*_NO_CONFLICT, _loads(0.75), _fetches(0.25)),
         (
             "Write down the banks of one store, `tx * (16 + PAD) + ty` modulo 32, for `ty` 0 and "
             "1. Which `tx` meet?",
             "With PAD 1 the 16 `tx` of one row already use even and odd banks. They should leave "
             "every other bank to the second row.",
-            "Then the length of a row must be even.",
+            "Then the length of a row must be twice an odd number: `tx` runs through all 16 even "
+            "banks, and the second row takes the odd ones.",
         ),
         step=4,
     ),
@@ -411,7 +473,7 @@ _EXERCISES = (
         "05.1",
         "two outputs a thread",
         _product("coarse", (32, 16), (32, 32, 32)),
-        (_wavefronts(1.0),),
+        (_wavefronts(1.0), _fetches(0.25)),
         (
             "A tile has 32 rows and the block 16. Who loads the other half of `As` and `Bs`? First "
             "make that right.",
@@ -446,7 +508,7 @@ _EXERCISES = (
         "07.1",
         "a square of outputs",
         _product("tiled", (64, 1), (32, 32, 8), _SMALL),
-        (_wavefronts(0.4, 0.5),),
+        (_wavefronts(0.4, 0.5), _loads(0.125)),
         (
             "16 outputs in a column need 16 + 1 elements at each `k`. How many does a square of 16 "
             "outputs need?",
@@ -476,8 +538,9 @@ _EXERCISES = (
         _product("tiled", (32, 1), (8, 64, 8), _SMALL),
         (_wavefronts(0.25),),
         (
-            "Lanes of one row want the same elements of `As`, lanes of one column the same of "
-            "`Bs`. By which bits of their numbers do they differ now?",
+            "The block is one warp, so `thread` is the lane. Lanes of one row want the same "
+            "elements of `As`, lanes of one column the same of `Bs`. By which bits of their "
+            "numbers do they differ now?",
             "A load takes two wavefronts if lanes n and n xor 1 always want the same, or lanes n "
             "and n xor 2. Now the two lanes of a column are n and n xor 16, so `Bs` takes four.",
             "Let the last bit of the lane choose the row, and the rest the column.",
@@ -490,8 +553,8 @@ _EXERCISES = (
         _product(*_TILED),
         (
             Goal(
-                "of the global loads for three tiles, those that wait for the arithmetic on the "
-                "first",
+                "global loads for three tiles that set out once the arithmetic on the first has "
+                "begun",
                 _late("tiled", 16),
                 2,
             ),
@@ -509,7 +572,7 @@ _EXERCISES = (
         "11.1",
         "one barrier a tile",
         _product(*_TILED),
-        (_barriers(_SIZE // 16, _SIZE**2 // 32, _SIZE // 16 + 1),),
+        (_barriers(_SIZE // 16, _SIZE**2 // 32, _SIZE // 16 + 1), _fetches(0.25)),
         (
             "The second barrier keeps a fast warp from overwriting what a slow one still reads. "
             "What if it wrote somewhere else?",
@@ -539,6 +602,7 @@ _EXERCISES = (
         (
             *_NO_CONFLICT,
             _sectors(4.0),
+            _sectors(4.0, "store"),
             Goal("bytes of shared memory", lambda seen: seen.shared_bytes, 4096),
         ),
         (
@@ -546,7 +610,8 @@ _EXERCISES = (
             "may stand in any order, as long as reader and writer agree on it.",
             "Row r could be rotated by r words: then a column lies in 32 banks.",
             "Rotation is `(c + r) % 32`; exclusive or, `c ^ r`, does as well and costs one "
-            "instruction. Use it where the tile is written and where it is read.",
+            "instruction. Use it where the tile is written and where it is read. (With `c - r` "
+            "take care: in C, `%` of a negative number is negative.)",
         ),
     ),
     Exercise(
@@ -555,12 +620,7 @@ _EXERCISES = (
         _product("staged", (32, 8), (8, 32, 32)),
         (
             _barriers(_SIZE // 32, _SIZE**2 // 32, 0),
-            Goal(
-                "global load requests for a multiply-add of a warp",
-                _a_multiply_add("global_load_requests"),
-                1.05,
-                ".2f",
-            ),
+            _fetches(1.05),
         ),
         (
             "Who writes `As[ty]`, and who reads it? In which warp are they?",
@@ -574,14 +634,14 @@ _EXERCISES = (
         "E.4",
         "coarsen along N",
         _product("coarse", (16, 16), (16, 32, 16)),
-        (_loads(0.7, 1.2),),
+        (_loads(0.7, 1.2), _fetches(0.25)),
         (
             "First make it right: two sums, two elements of `Bs` to load, two of C to write. "
             "`As[ty][k]` serves both.",
             "The second column may be `tx + 16`, or the neighbour of the first. Which of the two "
             "can one load bring together with the first?",
-            "Columns `2 * tx` and `2 * tx + 1` of `Bs` are one 64-bit load, if the compiler knows "
-            "that `Bs` is aligned: `alignas(8)`, or read a `float2`.",
+            "Columns `2 * tx` and `2 * tx + 1` of `Bs` are one 64-bit load, where the compiler "
+            "knows that the address is a multiple of 8. `alignas(8)` makes sure of it.",
         ),
         step=5,
     ),
@@ -591,11 +651,15 @@ _EXERCISES = (
         _product(
             *_NAIVE,
             counted=tuple(_scaled((64,) * 3, *scalars) for scalars in ((0, 0), (0, 2), (0, 1))),
+            strict=True,
         ),
         (
             _count("requests to load with alpha 0 and beta 0", "global_load_requests", 0),
             _count(
-                "requests to load with alpha 0 and beta 2", "global_load_requests", 64 * 64 // 32, 1
+                "requests to load with alpha 0 and beta 2, C once",
+                "global_load_requests",
+                64 * 64 // 32,
+                1,
             ),
             _count("requests to store with alpha 0 and beta 1", "global_store_requests", 0, 2),
         ),

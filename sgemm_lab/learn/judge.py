@@ -57,6 +57,17 @@ _ADVICE = (
     ("too long to follow", "Unroll less."),
     ("is still running", "A correct kernel is done after far fewer."),
     ("no special register", "The result must not depend on it."),
+    ("comes from cp.empty", "What nobody has written may be NaN, and 0 times NaN is NaN."),
+    ("has 0 bytes of it", "judge launches without dynamic shared memory: give the array a size."),
+    ("of given.cu", "Does your text name an element that lies outside of the tile?"),
+)
+
+# How messages name a line of the text that is compiled, and how they name one of given.cu.
+_NAMED = (
+    (r"your kernel\.cu, line (?P<n>\d+)", "given.cu, line {n}"),
+    (r"\bline (?P<n>\d+) of your kernel\.cu", "line {n} of given.cu"),
+    (r"\bat line (?P<n>\d+)", "at line {n} of given.cu"),
+    (r"^(?P<margin>[> ]*)(?P<n>\d+)(?= \| )", "{margin}{n}"),
 )
 
 Case = Mapping[str, float]  # the scalars of one launch by name
@@ -70,7 +81,8 @@ class Problem:
     const is the result. formula: (values by name, float64) → what the result should be, growing
     with each value's magnitude. cases: where it must be right. looked_at: where the sanitizer
     looks; counted: launches whose counters the goals see. slips: (values) → (what may have gone
-    wrong, what the result would be then). tile: of a kernel with the ladder's interface.
+    wrong, what the result would be then). tile: of a kernel with the ladder's interface. unread:
+    (case) → the arrays that must not be read in it.
     """
 
     function: str
@@ -85,6 +97,7 @@ class Problem:
     counted: tuple[Case, ...]
     slips: Callable[[SimpleNamespace], Iterable[tuple[str, np.ndarray]]] = lambda values: ()
     tile: tuple[int, int, int] | None = None
+    unread: Callable[[Case], Iterable[str]] = lambda case: ()
 
     @property
     def declared(self) -> list[tuple[str, str, str]]:
@@ -111,13 +124,15 @@ class Seen:
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure for gold: `of` what was seen, `most` at most; `marks` are passed on the way."""
+    """A figure for gold: `of` what was seen, `most` at most; `marks` are passed on the way; `kind`
+    of access ("shared_store") whose worst line is named where the figure is too high."""
 
     what: str
     of: Callable[[Seen], float]
     most: float
     form: str = ",.0f"
     marks: tuple[float, ...] = ()
+    kind: str = ""
 
     @property
     def asks(self) -> str:
@@ -134,9 +149,24 @@ class Goal:
         if float(f"{value:{self.form}}".replace(",", "")) <= self.most:
             reached = f"{value:{self.form}}, {self.limit}" if self.most else self.limit
             return True, f"{self.what}: {reached}"
-        first = "".join(f"first {mark:{self.form}}, then " for mark in self.marks if mark < value)
+        steps = (f"{mark:{self.form}} would be a step, " for mark in self.marks if mark < value)
         now = f"{value:{self.form}}" if math.isfinite(value) else "not one was executed"
-        return False, f"{self.what}: {now}; the goal is {first}{self.limit}"
+        asked = f"{next(steps, '')}the goal is {self.limit}"
+        return False, f"{self.what}: {now}{self._where(seen)}; {asked}"
+
+    def _where(self, seen: Seen) -> str:
+        """ " (line 9: 32 sectors a load)": the line that takes most for an instruction."""
+        space, _, verb = self.kind.partition("_")
+        unit = "sectors" if space == "global" else "wavefronts"
+        costs = [
+            (count[unit] / count["instructions"], line)
+            for (kind, line), count in seen.profiles[0].lines.items()
+            if kind == self.kind
+        ]
+        if not costs:
+            return ""
+        most, line = max(costs)
+        return f" (line {line}: {most:.3g} {unit} a {verb})"
 
 
 @dataclass(frozen=True)
@@ -265,13 +295,15 @@ def _reached(exercise: Exercise, code: object):
     for case in problem.cases[1::2]:
         with _said(f"{_label(case)}: "):
             _unknown(_try(problem, text, case, rng))
-    yield "bronze", [(True, f"right in {cases} cases, and on random numbers in half of them")]
+    random = f"in {len(problem.cases[1::2])} of them on random numbers, too"
+    yield "bronze", [(True, f"right in {cases} cases, {random}")]
     profiles = []
     for case in (*problem.looked_at, *problem.counted):
         with _said(f"{_label(case)}: "):
             trial = _try(problem, text, case, rng, sanitize=True)
-            for found in trial.profile.findings:
-                raise Refused(f"{found.kind}: {found.message}", found.line)
+            # what only a barrier for the whole block mends comes first
+            for found in sorted(trial.profile.findings, key=lambda f: "no __syncwarp" in f.message):
+                raise Refused(found.message, found.line)
             _unknown(trial)
         profiles.append(trial.profile)
     yield "silver", [(True, ASKED[1])]
@@ -287,6 +319,8 @@ def _compiled(exercise: Exercise, code: object) -> tuple[str, int]:
     if not isinstance(code, str):
         kind = type(code).__name__
         raise Refused(f"a kernel is a text in CUDA C++; this is {reprlib.repr(code)} ({kind})")
+    if not code.strip():
+        raise Refused("the text is empty")
     if len(code) > MOST_TEXT:
         raise Refused(f"the text has {len(code):,} characters; judge reads {MOST_TEXT:,}")
     if odd := re.search(r"[\0\ud800-\udfff]", code):
@@ -382,6 +416,8 @@ def _try(problem: Problem, code: str, case: Case, rng=None, sanitize=False, mark
             drawn = rng.uniform(-1, 1, shapes[name]) if rng else known.integers(1, 9, shapes[name])
             values[name] = drawn.astype(np.float32)
     before = {name: np.array(value, np.float64) for name, value in values.items()}
+    unread = () if rng else problem.unread(case)  # for random numbers goals count what is read
+    values |= {name: ptx.empty(shapes[name], np.float32) for name in unread}
     launch = problem.function, problem.grid(case), problem.block, tuple(values.values())
     seen = None
     if sanitize:
@@ -390,7 +426,7 @@ def _try(problem: Problem, code: str, case: Case, rng=None, sanitize=False, mark
         text = nvrtc.compile_ptx(code, (), ARCH, FILENAME).text
         host.load(text, code, FILENAME).launch(*launch).run()
     for name, value in values.items():
-        if name != problem.result and not np.array_equal(before[name], value):
+        if name not in (problem.result, *unread) and not np.array_equal(before[name], value):
             raise Refused(f"{name} was written to; the result belongs into {problem.result}")
     exact = SimpleNamespace(**{n: v if v.ndim else float(v) for n, v in before.items()})
     sizes = SimpleNamespace(**{name: abs(value) for name, value in vars(exact).items()})
@@ -413,36 +449,35 @@ def _known(problem: Problem, code: str, case: Case) -> None:
     if not len(wrong := trial.wrong):
         return
     at = tuple(map(int, wrong[0]))
-    what, line = _holds(problem, code, case, trial, at)
     place = f"{problem.result}[{', '.join(map(str, at))}]"
-    raise Refused(f"{len(wrong)} of {trial.result.size} elements are wrong; {place} {what}", line)
-
-
-def _holds(problem, code: str, case: Case, trial: _Trial, at: tuple) -> tuple[str, int]:
-    """What stands at a wrong element, where it may come from, and the line to blame, or 0."""
-    found, right = trial.result[at], trial.right[at]
-    if case.get("beta", 0):
-        unwritten = found == vars(trial.values)[problem.result][at]
-    else:
-        unwritten = _try(problem, code, case, mark=_MARK).result[at] == _MARK
-    if unwritten:
-        return "was never written", 0
-    what = f"is {found:.9g} and should be {right:.9g}"
+    are = "is" if len(wrong) == 1 else "are"
+    count = f"{len(wrong)} of {trial.result.size} elements {are} wrong"
+    if _unwritten(problem, code, case, trial, at):
+        raise Refused(f"{count}; {place} was never written")
+    holds = f"{place} is {trial.result[at]:.9g} and should be {trial.right[at]:.9g}"
+    there = tuple(wrong.T)
     for slip, result in problem.slips(trial.values):
-        if found == result[at]:
-            return f"{what}: {slip}", 0
+        if np.array_equal(trial.result[there], result[there]):
+            raise Refused(f"{count}; {holds}: {slip}")
     for finding in _try(problem, code, case, sanitize=True).profile.findings:
-        return f"{what}: {finding.message}", finding.line
-    return what, 0
+        raise Refused(f"{finding.message}\nso {holds}; {count}", finding.line)
+    raise Refused(f"{count}; {holds}")
+
+
+def _unwritten(problem: Problem, code: str, case: Case, trial: _Trial, at: tuple) -> bool:
+    """Whether a wrong element holds what it held before the launch."""
+    if case.get("beta", 0):
+        return trial.result[at] == vars(trial.values)[problem.result][at]
+    return _try(problem, code, case, mark=_MARK).result[at] == _MARK
 
 
 def _label(case: Case) -> str:
-    """ "33×65×97", "n = 257"; with alpha and beta where they are not 1 and 0."""
-    sizes = {name: int(value) for name, value in case.items() if name not in _SCALARS}
-    label = "×".join(map(str, sizes.values()))
-    label = label if sizes.keys() - {"n"} else f"n = {label}"
+    """ "M×N×K = 33×65×97", "n = 257"; with alpha and beta where they are not 1 and 0."""
+    sizes = {name: str(int(value)) for name, value in case.items() if name not in _SCALARS}
+    label = f"{'×'.join(sizes)} = {'×'.join(sizes.values())}"
     scalars = [f"{n}={case[n]:g}" for n, plain in _SCALARS.items() if case.get(n, plain) != plain]
-    return " with ".join([label, *([", ".join(scalars)] if scalars else [])])
+    empty = " (nothing to add up, yet the result must be written)" * (sizes.get("K") == "0")
+    return " with ".join([label, *([", ".join(scalars)] if scalars else [])]) + empty
 
 
 _SCALARS = {"alpha": 1, "beta": 0, "factor": 3}
@@ -466,9 +501,11 @@ def _why(error: Exception, exercise: Exercise, code: object) -> str:
             why = "an address hangs on a chain of hundreds of instructions, too long to follow here"
         case _:
             why = f"judge itself stumbled over this kernel ({type(error).__name__}: {why})"
-    advice = [words for key, words in _ADVICE if key in why]
     quoted = _quoted(exercise, code, getattr(error, "line", 0))
-    lines = [*why.replace(f" (options: -arch={ARCH})", "").splitlines(), *quoted, *advice[:1]]
+    first, *more = why.replace(f" (options: -arch={ARCH})", "").split("\n")
+    why = _by_given("\n".join([first, *quoted, *more]), code)
+    advice = [words for key, words in _ADVICE if key in why]
+    lines = [*why.splitlines(), *advice[:1]]
     shown = [_clipped(line) for line in lines if line.strip()]
     more = [f"… and {len(shown) - _LINES} lines more"] if len(shown) > _LINES else []
     return "\n".join([*shown[:_LINES], *more])
@@ -482,7 +519,18 @@ def _quoted(exercise: Exercise, code: object, line: int) -> list[str]:
     """The line that is to blame, as it stands in the reader's text or in what is given."""
     if not isinstance(code, str) or not line:
         return []
-    mine = code.splitlines()
-    text = f"{code}\n{exercise.rest}".splitlines()
-    given = ["this line is in what is given, behind your text:"] if line > len(mine) else []
-    return [*given, f"{line} | {text[line - 1].strip()}"] if line <= len(text) else []
+    text = f"{code}\n{exercise.rest}".split("\n")
+    return [f"{line} | {text[line - 1].strip()}"] if line <= len(text) else []
+
+
+def _by_given(why: str, code: object) -> str:
+    """Lines behind the reader's text are named by their numbers in given.cu, as it is shown."""
+    before = code.count("\n") + 1 if isinstance(code, str) else 0
+    for pattern, form in _NAMED:
+
+        def renamed(found: re.Match, form=form) -> str:
+            number = int(found["n"]) - before
+            return form.format(**found.groupdict() | {"n": number}) if number > 0 else found[0]
+
+        why = re.sub(pattern, renamed, why, flags=re.MULTILINE)
+    return why

@@ -26,7 +26,10 @@ from sgemm_lab.simt import host
 from sgemm_lab.simt.machine import Fault, Launch, budget
 
 NONE, FOUND, ABSENT, OPEN = VERDICTS = "none found", "FOUND", "does not occur", "not tried"
-# Instructions that a thread may execute in one launch. The ladder's need at most a tenth of these.
+# Instructions that a thread may execute in one launch, for each EIGHT elements of C that it has.
+# The ladder's need at most a tenth of these.
+EIGHT = 8
+FAULTS = {"out-of-bounds", "misaligned", "deadlock", "trap", "endless"}  # a launch ends there
 SHORT = 30_000  # K up to a hundred
 LONG = 500_000  # K of 512
 LONGEST = 2_000_000  # K of tens of thousands
@@ -54,6 +57,7 @@ class Subject:
     def __init__(self, variant: Variant, on=ptx):
         self.variant, self.step, self.on = variant, variant.step, on
         m, n, k = (size if size > 1 else 32 for size in variant.tile)
+        self.effort = max(1, m * n // (EIGHT * variant.threads))
         self.square = bool(SIZES - set(self.step.parameters))
         self.scaled = "beta" in self.step.parameters
         self.shapes: tuple[Shape, ...] = default_shapes(variant)[:7] if self.square else (
@@ -78,6 +82,12 @@ class Subject:
         except ValueError as error:
             return str(error)
         return ""
+
+    @cached_property
+    def stopped(self) -> str:
+        """How all launches of `watched` ended before their end; empty if one came to it."""
+        faults = [[f for f in w.profile.findings if f.kind in FAULTS] for w in self.watched]
+        return faults[0][0].message if all(faults) else ""
 
     @cached_property
     def endless(self) -> bool:
@@ -133,7 +143,7 @@ class Subject:
         A, B, C = self.matrices(shape, offsets=offsets)
         if not beta:
             C = ptx.empty(C.size + offsets[2], np.float32)[offsets[2] :].reshape(C.shape)
-        with budget(SHORT):
+        with budget(SHORT * self.effort):
             seen = profile(
                 self.step.source, self.step.function, self.grid(A, B), self.variant.block,
                 self.arguments(A, B, C, beta), options=self.variant.options,
@@ -154,6 +164,10 @@ class Subject:
             if any(found.kind == "endless" for found in seen[-1].profile.findings):
                 break
         return seen
+
+    @cached_property
+    def plain(self) -> Verdict | None:
+        return self.alone(self.shapes[1])
 
     def alone(self, *shapes: Shape) -> Verdict | None:
         """OPEN, if one launch alone, with nothing unusual about it, is wrong at one of the shapes:
@@ -176,6 +190,12 @@ class Subject:
                     often = f" ({found.count:,} times)" if found.count > 1 else ""
                     return FOUND, f"{found.message}{often}, {watched.about}"
         return None
+
+    def absent(self, opcode: str, why: str) -> Verdict:
+        """ABSENT, if the PTX has no such thing; OPEN, if no launch came to it."""
+        if not _in_ptx(self, opcode):
+            return ABSENT, why
+        return OPEN, f"no launch came to it{self.stopped and f': {self.stopped}'}"
 
     def count(self, *counters: str) -> int:
         """The sum of these counters over `watched`, as the PTX has it."""
@@ -216,7 +236,7 @@ def races(subject: Subject) -> Verdict:
         return found
     accesses = subject.count("shared_load_instructions", "shared_store_instructions")
     if not accesses:
-        return ABSENT, "the kernel uses no shared memory"
+        return subject.absent("shared", "the kernel uses no shared memory")
     return NONE, (
         f"{accesses:,} accesses of warps to shared memory in {len(subject.watched)} launches, all "
         "in an order that barriers fix"
@@ -228,7 +248,7 @@ def barriers(subject: Subject) -> Verdict:
         return found
     arrivals = subject.count("barriers")
     if not arrivals:
-        return ABSENT, "the kernel has no barrier"
+        return subject.absent(r"bar(?:rier)?\.(?:sync|arrive|red|cta)", "the kernel has no barrier")
     return NONE, (
         f"{arrivals:,} arrivals of warps in {len(subject.watched)} launches, at every barrier all "
         "threads of the block"
@@ -271,6 +291,8 @@ def errors(subject: Subject) -> Verdict:
     whether this machine hears of one at once."""
     if found := subject.first("trap", "endless"):
         return found
+    if wrong := subject.plain:
+        return wrong
     A, B, C = subject.matrices(subject.shapes[1])
     short = C[:-1].copy()
     if fault := _fault(subject.prepare(A, B, short).run):
@@ -322,7 +344,7 @@ def _huge(subject: Subject, shape: Shape) -> tuple[int, str]:
     flat = (
         (A, B) if subject.square else (_sparse((M, 1)), _sparse((1, N)))
     )  # stores don't depend on K
-    with budget(LONGEST):
+    with budget(LONGEST * subject.effort):
         if fault := _fault(subject.prepare(*flat, C, watch=stores, blocks=numbers).run):
             return 0, str(fault)
         if not any(M * N - 1 in places for places in stores.places.values()):
@@ -413,13 +435,20 @@ def architectures(subject: Subject) -> Verdict:
             text = nvrtc.compile_ptx(step.source, variant.options, virtual, step.filename).text
             used = resources(variant, arch)
         except nvrtc.CompileError as error:
-            return FOUND, f"it does not compile for {arch}: {error}"
+            said = str(error).splitlines()
+            said = next((line for line in said if "error" in line), said[-1]).strip()
+            return FOUND, (
+                f"it does not compile for {arch}: {said}. If it is for newer GPUs only, say for "
+                'which: arch="sm_80"'
+            )
         if not occupancy(device, variant.threads, used.registers, used.shared_bytes).blocks:
             return FOUND, (
                 f"{arch} cannot hold one block of {variant.threads} threads with {used.registers} "
                 f"registers each and {used.shared_bytes} bytes of shared memory"
             )
         registers.append(used.registers)
+        if wrong := subject.plain:
+            return wrong
         A, B, C = subject.matrices(subject.shapes[1])
         body = re.sub(r"^\.target.*$", "", text, flags=re.MULTILINE)
         if body not in bits:
@@ -598,7 +627,7 @@ def coupling(subject: Subject) -> Verdict:
         except nvrtc.CompileError:
             continue
         return FOUND, f"{setting} compiles, though no launch of it can be right"
-    if wrong := subject.alone(subject.shapes[1]):
+    if wrong := subject.plain:
         return wrong
     A, B, C = subject.matrices(subject.shapes[1])
     larger = "a grid one block larger each way"

@@ -28,6 +28,18 @@ ASKED = {
 # From 12.9 on NVRTC keeps what it compiles on disk, the code without the log: on an H200 the report
 # of a kernel came once, and was empty in the next process.
 CACHES, UNCACHED = (12, 9), "--no-cache"
+# What files of kernels include. For the device NVRTC knows it without them, but for these integers.
+INTEGERS = b"""#pragma once
+typedef signed char int8_t; typedef unsigned char uint8_t;
+typedef short int16_t; typedef unsigned short uint16_t;
+typedef int int32_t; typedef unsigned uint32_t;
+typedef long long int64_t; typedef unsigned long long uint64_t;
+"""
+HEADERS = dict.fromkeys(
+    b"cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h cassert assert.h cmath "
+    b"math.h cstdio stdio.h cstdlib stdlib.h cstddef stddef.h".split(), b"",
+) | dict.fromkeys((b"cstdint", b"stdint.h"), INTEGERS)  # fmt: skip
+HOST = re.compile(r"cuda(?:Malloc|Mem|Free|Event|Error|Device|Get)|kernel launch|namespace .std")
 CONTEXT = 2  # lines of source shown before and after an error
 
 _ERROR = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?:\w+ )*error(?: #[\w-]+)?: (?P<text>.*)$")
@@ -176,7 +188,7 @@ def _answer(
 
 def _compile(nvrtc, kind: str, source: str, options: tuple, arch: str, names: tuple) -> dict:
     """What was asked for, or the compiler's log as the "error"; in a form that JSON can hold."""
-    program = nvrtc.createProgram(source, PLAIN, [], [])
+    program = nvrtc.createProgram(source, PLAIN, [*HEADERS.values()], [*HEADERS])
     for name in names:
         nvrtc.addNameExpression(program, name)
     try:
@@ -209,7 +221,8 @@ def _explain(source: str, filename: str, options: tuple, log: str) -> str:
             code = "\n".join(f"{'>' if n == line else ' '}{n:4} | {lines[n - 1]}" for n in shown)
             parts.append(f"{filename}, line {line}: {found['text']}\n{code}")
     heading = f"{filename} does not compile (options: {' '.join(options)})."
-    return "\n\n".join([heading, *(parts or [log])])
+    way = "Only device code is compiled: put host code between #ifndef __CUDACC_RTC__ and #endif."
+    return "\n\n".join([heading, *(parts or [log]), *([way] if HOST.search(log) else [])])
 
 
 def _text(value: bytes | str) -> str:

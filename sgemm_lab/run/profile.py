@@ -4,7 +4,7 @@ import argparse
 import html
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 
@@ -21,12 +21,16 @@ from sgemm_lab.simt.machine import Fault, Launch
 from sgemm_lab.simt.sanitizer import (
     Finding,
     Sanitizer,
+    differing,
     of_fault,
     order_finding,
     order_sensitive,
     other_orders,
+    unset,
+    unset_finding,
 )  # fmt: skip
 
+OTHER_LEFTOVERS = 0x7F, 0xFE  # as floats, 3e38 and -2e38; the first run has NaN, lost in a maximum
 MOST_BYTES = 1 << 30  # of the three matrices that profile_variant makes
 
 _LABELS = {
@@ -66,6 +70,7 @@ class Profile:
     seconds: float = field(compare=False)
     findings: tuple[Finding, ...] | None = None
     array_bytes: int = 0  # of all arrays the kernel was given
+    lines: Mapping = field(default_factory=dict, repr=False)  # as Tally.lines has them
 
     @property
     def flop_per_dram_byte(self) -> float:
@@ -138,8 +143,8 @@ def profile(
     code: CUDA C++; name: the kernel, also a template instantiation such as "tiled<16>";
     args: NumPy or CuPy arrays (written to, as by a real launch) and NumPy scalars; options: as for
     NVRTC, "-DTILE=16"; shared_mem: bytes of dynamic shared memory; sanitize: look for races and
-    other mistakes too. A kernel whose result may depend on the order of warps is then run twice
-    more, on copies.
+    other mistakes too. A kernel whose result may depend on the order of warps, or on variables that
+    nobody set, is then run again, on copies.
     Raises CompileError, TypeError and ValueError before anything runs; without sanitize, Fault
     where the kernel leaves its arrays, which is a finding otherwise.
     """
@@ -154,58 +159,86 @@ def profile(
     )  # fmt: skip
     launch = prepare(local, watch=(tally, sanitizer) if sanitize else tally)
     began = time.perf_counter()
-    orders = _Orders(launch, loaded, local) if sanitize else None
+    again = _Again(launch, partial(prepare, local)) if sanitize else None
     with progress(name) as step:
-        try:
-            launch.run(step)
-        except Fault as fault:
-            if not sanitize:
-                raise
-            sanitizer.fault(fault)
-    findings = sanitizer.findings if sanitize else None
-    if orders and not findings:
-        findings = orders.findings(prepare)
+        fault = _fault(launch, step)
+    if fault and not sanitize:
+        raise fault
+    if fault:
+        sanitizer.fault(fault)
+    findings = again.findings(sanitizer.findings, fault) if sanitize else None
     seconds = time.perf_counter() - began
     for arg, array in zip(args, local, strict=True):
         if array is not arg and getattr(arg, "ndim", 0):
             arg.set(array)
     executed, written = (tally.result(launch.program, written=view) for view in (False, True))
     size = sum(array.nbytes for array in local if getattr(array, "ndim", 0))
-    return Profile(name, launch.grid, launch.block, executed, written, seconds, findings, size)
+    return Profile(
+        name, launch.grid, launch.block, executed, written, seconds, findings, size, tally.lines()
+    )
 
 
-class _Orders:
-    """A launch again, with warps and blocks in other orders, where that may change the result."""
+def _fault(launch: Launch, progress: Callable[[int, int], None] | None = None) -> Fault | None:
+    """Runs a launch; the fault in which it ends, if it does."""
+    try:
+        launch.run(progress)
+    except Fault as fault:
+        return fault
+    return None
 
-    def __init__(self, launch: Launch, loaded: host.Loaded, args: Sequence):
-        self.launch, self.loaded, self.args = launch, loaded, args
-        self.line = order_sensitive(launch.program)
-        self.before = None if self.line is None else self._memory()
+
+class _Again:
+    """A launch again, where that may change the result: with other bits in variables that nobody
+    set; with warps and blocks in other orders."""
+
+    def __init__(self, launch: Launch, prepare: Callable[..., Launch]):
+        self.launch, self.prepare = launch, prepare
+        self.order, self.unset = order_sensitive(launch.program), unset(launch.program)
+        self.before = None if self.order is self.unset is None else self._memory()
 
     def _memory(self) -> dict[str, np.ndarray]:
         regions = self.launch.memory.regions.values()
         return {region.name: region.data.copy() for region in regions}
 
-    def findings(self, prepare: Callable[..., Launch]) -> tuple[Finding, ...]:
+    def _restore(self, memory: dict[str, np.ndarray]) -> None:
+        for region in self.launch.memory.regions.values():
+            if region.writeable:
+                region.data[:] = memory[region.name]
+
+    def findings(self, first: tuple[Finding, ...], fault: Fault | None) -> tuple[Finding, ...]:
+        """The findings of the first run, which may have ended in a fault, and of others."""
         if self.before is None:
-            return ()
-        regions = self.launch.memory.regions.values()
+            return first
         after = self._memory()
         try:
-            for turns in other_orders(self.launch.threads):
-                for region in regions:
-                    if region.writeable:
-                        region.data[:] = self.before[region.name]
-                prepare(self.args, turns=turns, blocks=self.launch.numbers[::-1]).run()
-                if found := order_finding(self.launch, self.line, after):
-                    return (found,)
-        except Fault as fault:
-            return (of_fault(fault, ", when warps and blocks run in another order"),)
+            first = (*self._leftovers(after, fault), *first)
+            return first or (*self._orders(after),)
         finally:
-            for region in regions:
-                if region.writeable:
-                    region.data[:] = after[region.name]
-        return ()
+            self._restore(after)
+
+    def _leftovers(self, after, fault: Fault | None) -> Iterator[Finding]:
+        if self.unset is None:
+            return
+        for leftover in OTHER_LEFTOVERS:
+            self._restore(self.before)
+            other = _fault(self.prepare(leftover=leftover))
+            element = None if fault or other else differing(self.launch, after)
+            if element or bool(fault) != bool(other):
+                yield unset_finding(self.launch, self.unset, element)
+                return
+
+    def _orders(self, after) -> Iterator[Finding]:
+        if self.order is None:
+            return
+        for turns in other_orders(self.launch.threads):
+            self._restore(self.before)
+            again = self.prepare(turns=turns, blocks=self.launch.numbers[::-1])
+            if fault := _fault(again):
+                yield of_fault(fault, ", when warps and blocks run in another order")
+                return
+            if element := differing(self.launch, after):
+                yield order_finding(self.launch, self.order, element)
+                return
 
 
 def profile_variant(variant: Variant | Step, M: int, N: int, K: int) -> Profile:

@@ -203,7 +203,7 @@ class Tally:
     def __init__(self):
         self.warps: Counter = Counter()  # block of code → warps that ran it
         self.lanes: Counter = Counter()  # → lanes that ran it
-        self._counted: list[list] = []  # [amounts of one execution of an access, how often]
+        self._counted: list[list] = []  # [amounts of one execution of an access, how often, line]
         self._mask, self._active = None, 0
         self._destination = None  # of the cp.async whose source comes next
 
@@ -234,7 +234,8 @@ class Tally:
             key = (*key, self._destination[0], self._destination[1] % SECTOR)
         entry = reach.notes.get(key)  # the same lanes and pattern count the same again
         if entry is None:
-            entry = reach.notes[key] = [self._amounts(batch, access, space, reach, start), 0]
+            amounts = self._amounts(batch, access, space, reach, start)
+            entry = reach.notes[key] = [amounts, 0, access.line]
             self._counted.append(entry)
         entry[1] += 1
 
@@ -261,6 +262,17 @@ class Tally:
                     amounts[written, (name, unit)] += amount
         return [(written, name, amount) for (written, name), amount in amounts.items()]
 
+    def lines(self) -> dict[tuple[str, int], Counter]:
+        """What each line of the .cu file did, as executed: by ("shared_store", line) and the like,
+        its "instructions", and their "sectors" or "wavefronts"."""
+        found: dict[tuple[str, int], Counter] = {}
+        for amounts, times, line in self._counted:
+            for written, name, amount in amounts:
+                if not written:
+                    kind, unit = name if isinstance(name, tuple) else (name, "instructions")
+                    found.setdefault((kind, line), Counter())[unit] += amount * times
+        return found
+
     def result(self, program, written: bool = False) -> Counters:
         """The counts as Counters, given the program that was watched; memory as executed, or as
         `written` in the PTX."""
@@ -271,7 +283,7 @@ class Tally:
                 by_class[name] += warps * number
             ffma += self.lanes[at] * program.classes[at]["ffma"]
         count: Counter = Counter()
-        for amounts, times in self._counted:
+        for amounts, times, _ in self._counted:
             for as_written, name, amount in amounts:
                 if as_written == written:
                     count[name] += amount * times

@@ -39,6 +39,7 @@ class Program:
     code: list[list[Callable]] = field(default_factory=list)  # per block
     barriers: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     live: list[frozenset[int]] = field(default_factory=list)
+    unset: frozenset[int] = frozenset()  # slots that may be read before anything is put there
     exits: list[tuple] = field(default_factory=list)
     classes: list[Counter] = field(default_factory=list)  # per block: opcode class → instructions
     members: list[int | None] = field(default_factory=list)  # per block: slot of lanes it awaits
@@ -140,6 +141,7 @@ def decode(kernel: Kernel) -> Program:
         frozenset(program.slots[name] for name in names if name in program.slots)
         for names in kernel.live_in
     ]
+    program.unset = program.live[0] if program.live else frozenset()
     return program
 
 
@@ -636,7 +638,6 @@ def _shfl(program: Program, ins: Instruction):
             np.broadcast_to(m.registers[s].view(u32), m.lanes).reshape(-1, WARP).astype("i8")
             for s in slots
         )
-        m.meet(named, ins.line)
         here, by = np.arange(WARP), by & 31
         segment, limit = bound >> 8 & 31, bound & 31
         last, first = here & segment | limit & ~segment, here & segment
@@ -647,8 +648,9 @@ def _shfl(program: Program, ins: Instruction):
             "idx": first | by & 31 & ~segment,
         }[mode]
         inside = place >= last if mode == "up" else place <= last
-        place = np.where(inside, place, here)
-        m.write(to, np.take_along_axis(values, place & 31, axis=1).astype(u32).reshape(-1))
+        place = np.where(inside, place, here) & 31
+        m.meet(named, ins.line, place)
+        m.write(to, np.take_along_axis(values, place, axis=1).astype(u32).reshape(-1))
         if holds is not None:
             m.write(holds, np.broadcast_to(inside, values.shape).reshape(-1))
 

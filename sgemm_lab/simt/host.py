@@ -15,7 +15,8 @@ import numpy as np
 from . import names
 from .decode import Program, decode
 from .machine import Launch
-from .memory import GlobalMemory
+from .memory import POISON, GlobalMemory
+from .names import plain
 from .ptx import Module, Param, Variable, parse
 
 MAX_THREADS = 1024  # CUDA C++ Programming Guide, technical specifications; all GPUs since 2.0
@@ -62,7 +63,7 @@ def signature(source: str, name: str, count: int) -> tuple[Declared, ...]:
     Where there are several definitions (under #if), only that is known in which they agree.
     """
     bare = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)
-    word = re.escape(name.split("<")[0].split("::")[-1])
+    word = re.escape(plain(name).split("<")[0].split("::")[-1])
     head = rf"__global__[^;{{}}]*?\b{word}\s*\(([^)]*)\)\s*\{{"
     found = [match[1].split(",") for match in re.finditer(head, bare)]
     numbered = [f"argument {n + 1}" for n in range(count)]
@@ -134,6 +135,7 @@ class Loaded:
         watch=None,
         blocks: np.ndarray | None = None,
         turns: np.ndarray | None = None,
+        leftover: int = POISON,
     ) -> Launch:
         """A launch that is checked and ready to run.
 
@@ -195,6 +197,7 @@ class Loaded:
             watch=watch,
             blocks=blocks,
             turns=turns,
+            leftover=leftover,
         )
 
 

@@ -32,6 +32,7 @@ from .memory import (
     Shifted,
     Space,
 )
+from .names import plain
 from .ptx import PtxError
 
 LANES = 1 << 15  # lanes a batch aims for: its vectors then fit in a core's L2 cache
@@ -78,8 +79,9 @@ class Watchers:
     issued(batch, copy), landed(batch, copy, lanes): a cp.async was issued; data of lanes arrived;
     barrier(batch, at): lanes arrived at the barrier that ends block `at`;
     released(batch, passed): a barrier lets lanes go on; passed: [(following, mask, name, line)];
-    synced(batch, named, line): the active lanes meet in an instruction for the warp's lanes
-    whose bits are set in named [warps, 32];
+    synced(batch, named, line, givers): the active lanes meet in an instruction for the warp's lanes
+    whose bits are set in named [warps, 32]; in a shuffle each takes the value of the lane of its
+    warp in givers [warps, 32], else None;
     parted(batch, line, lanes): of the active lanes, only `lanes` take a branch.
     """
 
@@ -170,7 +172,7 @@ class Batch:
         self.kept: frozenset[int] | _Everything = frozenset()
         self.spaces = {
             "shared": self.own("shared", launch.shared_size, len(numbers), padded),
-            "local": self.own("local", program.local_size, self.lanes, 1),
+            "local": self.own("local", program.local_size, self.lanes, 1, launch.leftover),
         }
         self.copies: list[Copy] = []
         self.commits = np.zeros(1, "i8")
@@ -178,10 +180,10 @@ class Batch:
         if launch.turns is not None:
             self.turns = np.tile(np.repeat(launch.turns, WARP), len(numbers))
 
-    def own(self, name: str, size: int, copies: int, lanes_each: int) -> Space:
-        """A space of which each block or lane has its own copy, filled with poison."""
+    def own(self, name: str, size: int, copies: int, lanes_each: int, leftover=POISON) -> Space:
+        """A space of which each block or lane has its own copy, full of what was left there."""
         stride = -(-size // 16) * 16
-        data = np.full(copies * stride, POISON, np.uint8)
+        data = np.full(copies * stride, leftover, np.uint8)
         starts = np.repeat(np.arange(copies, dtype=np.intp) * stride, lanes_each)
         return Space(name, data, size, starts)
 
@@ -240,10 +242,11 @@ class Batch:
     def narrowed(self, predicate: int, negated: bool) -> _Narrowed:
         return _Narrowed(self, predicate, negated)
 
-    def meet(self, named: np.ndarray, line: int) -> None:
-        """The active lanes synchronise with those of their warp that `named` [warps, 32] names."""
+    def meet(self, named: np.ndarray, line: int, givers: np.ndarray | None = None) -> None:
+        """The active lanes synchronise with those of their warp that `named` [warps, 32] names;
+        givers: whose values they take, if any."""
         if self.watch is not None:
-            self.watch.synced(self, named, line)
+            self.watch.synced(self, named, line, givers)
 
     # memory
 
@@ -348,11 +351,7 @@ class Batch:
                 raise self.fault("out-of-bounds", what, access.line, lane)
             position, size = address - region.base, region.nbytes
             element = region.element(address)
-            whole = (
-                f"{region.name} has shape {region.shape}"
-                if len(region.shape) != 1
-                else (f"{region.name} has {region.shape[0]} elements")
-            )
+            whole = f"{region.name} has {region.extent}"
         else:
             position, size, region = address, self.spaces[name].size, None
             bits = 64 if position >> 32 else 32
@@ -361,9 +360,16 @@ class Batch:
             owner = "the block" if name == "shared" else "a thread"
             whole = f"{owner} has {size} bytes of it"
         kind = "out-of-bounds"
-        if position < 0 or position + access.size > size:
-            end = "before its beginning" if position < 0 else "past its end"
-            what = f"{verb} {element}, {end}: {whole}"
+        side, end = ("first", "before its beginning") if position < 0 else ("last", "past its end")
+        outside = -position if position < 0 else position + access.size - size  # bytes
+        if outside >= access.size:
+            also = region.beyond(address) if region else ""
+            what = f"{verb} {element}{also}, {end}: {whole}"
+        elif outside > 0:
+            what = (
+                f"{verb} {access.size} bytes at {element}, of which the {side} {outside} lie "
+                f"{end}: {whole}"
+            )
         elif address % access.boundary:
             size, kind = access.boundary, "misaligned"
             what = f"{verb} {size} bytes at {element}, which is not a multiple of {size} bytes"
@@ -671,6 +677,7 @@ class Launch:
     watch: an object, or a tuple of objects, told what happens: see Watchers.
     turns: an int for each warp of a block; between two barriers the warps with the lowest number
     run first. None: all together.
+    leftover: the byte that fills registers and local memory to which nothing was written.
     """
 
     def __init__(
@@ -688,14 +695,20 @@ class Launch:
         blocks: np.ndarray | None = None,
         lanes: int = LANES,
         turns: np.ndarray | None = None,
+        leftover: int = POISON,
     ):
         self.program, self.memory, self.filename, self.turns = program, memory, filename, turns
+        self.leftover = leftover
         watch = watch if isinstance(watch, tuple | None) else (watch,)
         self.watch = Watchers(watch) if watch else None
         self.grid, self.block = ((*extent, 1, 1)[:3] for extent in (grid, block))
         self.threads = prod(self.block)
         self.shared_size = program.shared_size + shared_mem
         self.file = list(program.file)
+        for slot in program.unset:
+            dtype = self.file[slot].dtype
+            full = np.full(dtype.itemsize, leftover, np.uint8)
+            self.file[slot] = full != 0 if dtype == BOOL else full.view(dtype)
         for slot, offset, dtype in program.params:
             self.file[slot] = np.frombuffer(params, dtype, 1, offset).copy()
         for slot, name, offset in program.symbols:
@@ -708,7 +721,7 @@ class Launch:
     def at_line(self, line: int) -> str:
         """ "tiled, line 57 of kernels/02_tiled.cu", for messages."""
         where = f"line {line} of {self.filename}" if line else self.filename
-        return f"{self.program.kernel.name}, {where}"
+        return f"{plain(self.program.kernel.name)}, {where}"
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Run all blocks, some at a time; `progress(done, total)` after each batch."""

@@ -120,6 +120,24 @@ class Region:
             index.append(inner)
         return f"{self.name}[{', '.join(map(str, [number, *reversed(index)]))}]"
 
+    def beyond(self, address: int) -> str:
+        """ " (or A[9, 20], the same place)": a place in the row after the last one of a matrix
+        may have been meant as one too far in the last row. "" elsewhere."""
+        if len(self.shape) != 2 or 0 in self.shape:
+            return ""
+        rows, columns = self.shape
+        row, column = divmod((address - self.base) // self.item, columns)
+        if row != rows:
+            return ""
+        return f" (or {self.name}[{rows - 1}, {columns + column}], the same place)"
+
+    @property
+    def extent(self) -> str:
+        """ "shape (10, 20)" or "200 elements", for error messages."""
+        if len(self.shape) != 1:
+            return f"shape {self.shape}"
+        return f"{self.shape[0]} element{'s' * (self.shape[0] != 1)}"
+
 
 def region_of(name: str, array: np.ndarray, base: int) -> Region:
     """The region of a C-contiguous array: a view of it, so stores reach the array itself."""

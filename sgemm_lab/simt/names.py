@@ -21,6 +21,15 @@ _OPERATORS = {
 }  # fmt: skip
 
 
+def plain(name: str) -> str:
+    """The name of a function as it was written, without namespaces: f of _Z1fi, of _ZN1n1fEi."""
+    rest, found = re.match(r"(?:_ZN?)?(.*)", name)[1], name
+    while name.startswith("_Z") and (length := re.match(r"\d+", rest)):
+        rest = rest[length.end() :]
+        found, rest = rest[: int(length[0])], rest[int(length[0]) :]
+    return found
+
+
 def constants(source: str, options: Sequence[str] = ()) -> dict[str, str]:
     """Names that stand for a number: macros of the options, then #define and const of the text."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)

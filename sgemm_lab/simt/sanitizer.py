@@ -25,10 +25,14 @@ but those whose order makes no difference (whole numbers, result unused), no fen
 release: between two barriers nobody then reads what another writes, so each thread computes the
 same from the same values in any order. For other kernels `order_sensitive` names the instruction,
 and profile runs the launch again in other orders.
+
+**Variables nobody set** are registers and local memory, and hold what was left there. That such a
+register is read proves nothing: compilers copy them about where the value is not needed. So if
+there is a path on which one is read (`unset`), profile runs the launch again with other leftovers.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -51,6 +55,7 @@ _MANY = _LOW  # more than one block
 _ALL = 0xFFFFFFFF
 _STRONG = {"relaxed", "acquire", "release"}
 _READS = {"load": "reads", "store": "writes", "atomic": "updates", "copy": "copies to"}
+_READ = {"load": "read", "store": "wrote", "atomic": "updated", "copy": "copied to"}
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,27 @@ def _order_sensitive(program: Program) -> int | None:
         elif _fence(ins) or _strong(ins):
             return ins.line
     return None
+
+
+def unset(program: Program) -> int | None:
+    """The line of the first instruction that may read a register, or a thread's own array, before
+    anything is put there; None: none does."""
+    if "unset" not in program.notes:
+        program.notes["unset"] = next(_unset(program), None)
+    return program.notes["unset"]
+
+
+def _unset(program: Program) -> Iterator[int]:
+    if program.unset or program.local_size:
+        for ins in _instructions(program.kernel):
+            slots = {program.slots.get(name) for name in reads_writes(ins)[0]}
+            if slots & program.unset or (program.local_size and _own(ins)):
+                yield ins.line
+
+
+def _own(ins: Instruction) -> bool:
+    """Whether it may load from local memory."""
+    return ins.op == "ld" and {"param", "global", "shared", "const"}.isdisjoint(ins.mods)
 
 
 def _origins(kernel: Kernel) -> dict[str, set[str]]:
@@ -397,7 +423,7 @@ class Sanitizer:
         whole = sent.whole and not partly
         self._keep(sent._replace(mask=lanes, whole=whole, event=len(self._events), turn=self._turn))
 
-    def synced(self, batch: Batch, named: np.ndarray, line: int) -> None:
+    def synced(self, batch: Batch, named: np.ndarray, line: int, givers: np.ndarray | None) -> None:
         active = batch.active_lanes().reshape(-1, WARP)
         full = (active & (named == _ALL)).all(axis=1)
         self._events.append(_WarpSync(named.astype(np.uint32), active, full))
@@ -407,6 +433,16 @@ class Sanitizer:
             lane = int(np.argmax(active & ~own))
             what = "calls a warp-level function with a mask that does not name the thread itself"
             self._report("warp-mask", line, None, int((active & ~own).sum()), lambda: (lane, what))
+        if givers is None:
+            return
+        lost = active & ~np.take_along_axis(active, givers, axis=1)
+        if lost.any():
+            lane = int(np.argmax(lost))
+            what = (
+                f"takes the value of lane {givers.flat[lane]} of its warp, which is not there (it "
+                "has returned, or is elsewhere): what it gets is undefined"
+            )
+            self._report("warp-mask", line, None, int(lost.sum()), lambda: (lane, what))
 
     def parted(self, batch: Batch, line: int, lanes: np.ndarray) -> None:
         self._branches.append((line, lanes, batch.mask))
@@ -618,10 +654,15 @@ class Sanitizer:
             return
 
         def describe():
-            n = int(np.argmin(b))
-            lane, them = int(b[n]), int(a[n])
+            warps = a // WARP == b // WARP
+            n = int(np.lexsort((b, warps))[0])  # two warps, if possible: no __syncwarp() helps them
+            lane, them, warp = int(b[n]), int(a[n]), bool(warps[n])
             element, address = self._element(y, lane, self._element(x, them)[1])
-            verb, theirs = _READS[y.access.kind], _READS[x.access.kind]
+            verb = _READS[y.access.kind]
+            theirs = f"{_READS[x.access.kind]} at line {other}"
+            if line < other:  # told as it went, since the text has it the other way round
+                before = ", a round before" if self._back(x, y) else " before that"
+                theirs = f"{_READ[x.access.kind]} at line {other}{before}"
             if x.access.kind == "copy" and not y.writes:
                 what = (
                     f"reads {element}, which {self._who(them)} copies with cp.async at line "
@@ -630,15 +671,19 @@ class Sanitizer:
                     f"line {line}"
                 )
             else:
-                warp = lane // WARP == them // WARP
                 none = "no __syncwarp() or __syncthreads()" if warp else "no __syncthreads()"
                 what = (
-                    f"{verb} {element}, which {self._who(them)} {theirs} at line {other}, and "
-                    f"{none} lies between: either may come first"
+                    f"{verb} {element}, which {self._who(them)} {theirs}, and {none} lies between: "
+                    "either may come first"
                 )
             return lane, what, (them,), element, address
 
         self._report(kind, line, other, len(a), describe)
+
+    def _back(self, x: _Record, y: _Record) -> bool:
+        """Whether y, which came after x, stands before it: a loop led back."""
+        order = [id(ins) for ins in _instructions(self._launch.program.kernel)]
+        return order.index(id(y.access.ins)) < order.index(id(x.access.ins))
 
     def _lanes(self, record: _Record) -> np.ndarray:
         if record.mask is None:
@@ -719,8 +764,8 @@ class Sanitizer:
         def describe():
             element, address = self._element(record, int(a[0]))
             what = (
-                f"{_READS[record.access.kind]} {element}, and so does {self._who(int(b[0]))} in "
-                "the same instruction: which of the two values stays is undefined"
+                f"{_READS[record.access.kind]} {element}, and so does {self._who(int(b[0]))} at "
+                "the same line, in no order: which of the two values stays is undefined"
             )
             return int(a[0]), what, (int(b[0]),), element, address
 
@@ -926,10 +971,10 @@ class Sanitizer:
         branch = self._parting(lane, missing)
 
         def describe():
-            parted = f": they part at line {branch}" if branch else ""
+            parted = f" (the two part at line {branch})" if branch else ""
             what = (
-                f"waits at a barrier that {self._who(missing)} never reaches; it has returned"
-                f"{parted}. Every thread of a block must come to every __syncthreads()"
+                f"waits at a barrier that {self._who(missing)} never reaches, since that one has "
+                f"returned{parted}. Every thread of a block must come to every __syncthreads()"
             )
             return lane, what, (missing,), None, None
 
@@ -973,15 +1018,27 @@ def other_orders(threads: int) -> tuple[np.ndarray, ...]:
     return 1 - warps % 2, (warps < (len(warps) + 1) // 2).astype(int)
 
 
-def order_finding(launch: Launch, line: int, after: dict[str, np.ndarray]) -> Finding | None:
-    """The launch's arrays, held against the bytes that they held after it ran in another order."""
+def order_finding(launch: Launch, line: int, element: str) -> Finding:
+    message = (
+        f"{launch.at_line(line)}: {element} comes out differently depending on which warps and "
+        "blocks run first"
+    )
+    return Finding("order-dependent", line, None, message, element=element)
+
+
+def unset_finding(launch: Launch, line: int, element: str | None) -> Finding:
+    depends = f"what {element} becomes depends" if element else "what happens depends"
+    message = (
+        f"{launch.at_line(line)}: reads a variable before anything is put there, and {depends} on "
+        "it: give it a value where it is declared"
+    )
+    return Finding("uninitialised-read", line, None, message, element=element)
+
+
+def differing(launch: Launch, after: dict[str, np.ndarray]) -> str | None:
+    """The first element that differs from the bytes that it held after another run."""
     for region in launch.memory.regions.values():
         differ = region.data != after[region.name]
         if differ.any():
-            element = region.element(region.base + int(np.argmax(differ)))
-            message = (
-                f"{launch.at_line(line)}: {element} comes out differently depending on which warps "
-                "and blocks run first"
-            )
-            return Finding("order-dependent", line, None, message, element=element)
+            return region.element(region.base + int(np.argmax(differ)))
     return None
