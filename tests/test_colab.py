@@ -160,8 +160,8 @@ DRAWN = """([number, count]) => {
 }"""
 
 
-# What goes wrong in JupyterLab 3 itself: a font that its MathJax asks for; on a busy machine its
-# editor of metadata, which sets the text of what is not there.
+# What goes wrong in JupyterLab 3 itself: a font that its MathJax asks for; its editor of metadata,
+# which sets the text of an editor that is not there (seen while other jobs ran, not alone).
 LABS_OWN = re.compile(r"about:blank|setting 'text'\)\s+at \w+\._setValue .*/jlab_core\.")
 
 

@@ -161,7 +161,7 @@ MISTAKES = [
     ("01.1", "01.1", [("? alpha * sum", "? (K ? alpha * sum : 1.0f)")],
      "bronze", r"×0 \(nothing to add up, yet the result must be .*\): .*is 1 and should be 0\n"),
     ("02.1", "01.1", [NAIVE], "gold", "262,144; the goal is at most 65,536"),
-    ("02.1", "02.1", [EARLY], "bronze", "reaches, since that one has returned .*part at line 7\)"),
+    ("02.1", "02.1", [EARLY], "bronze", r"reaches, since that one has returned .*part at line 7\)"),
     ("03.1", "03.1", [("float sum = 0.0f", "float sum = beta * *c")], "bronze", "is nan"),
     ("03.1", "03.1", [("alpha * sum", "sum")], "bronze", "alpha is left out"),
     ("04.1", "04.1", [("PAD 2", "PAD 1")],

@@ -732,11 +732,10 @@ STEPS = [step for step in ladder if step.function]
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.stem)
 def test_the_books_kernels_have_no_finding(step):
-    variants = step.variants()
-    for variant in (variants[0], variants[-1]):
-        for shape in default_shapes(variant):
-            if 0 not in variant.grid(*shape[:2]):
-                assert profile_variant(variant, *shape).findings == CLEAN, (variant.key, shape)
+    variant, *_ = step.variants()
+    for shape in default_shapes(variant):
+        if 0 not in variant.grid(*shape[:2]):
+            assert profile_variant(variant, *shape).findings == CLEAN, (variant.key, shape)
 
 
 @pytest.mark.slow

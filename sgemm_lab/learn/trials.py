@@ -188,7 +188,8 @@ class Subject:
             for found in watched.profile.findings:
                 if found.kind in kinds:
                     often = f" ({found.count:,} times)" if found.count > 1 else ""
-                    return FOUND, f"{found.message}{often}, {watched.about}"
+                    told = f"{found.message}{often}"
+                    return FOUND, f"{told}{' ' if told.endswith('?') else ', '}{watched.about}"
         return None
 
     def absent(self, opcode: str, why: str) -> Verdict:
