@@ -537,6 +537,16 @@ def test_the_overview_has_a_row_a_category_and_a_column_a_step():
     assert len(lines) == 1 + len(CATEGORIES) + 2 and "✗" not in "".join(lines[:-1])
 
 
+def test_of_a_gpus_record_only_what_is_of_these_kernels_is_told(tmp_path):
+    (tmp_path / "audits.json").write_text(RECORD.read_text("utf-8"), "utf-8")
+    there = RECORD.with_name("audits_h200.json").read_text("utf-8")
+    stale = there.replace(NAIVE().source_hash, "0" * 16)
+    for text, compared in ((there, 55), (stale, 50)):
+        (tmp_path / "audits_h200.json").write_text(text, "utf-8")
+        caption = audits(tmp_path / "audits.json").text.splitlines()[-1]
+        assert f"On NVIDIA H200 the numbers of {compared} were compared again: nothing" in caption
+
+
 def test_a_record_of_another_kernel_is_not_shown(tmp_path):
     text = RECORD.read_text("utf-8").replace(NAIVE().source_hash, "0" * 16)
     (tmp_path / "audits.json").write_text(text, "utf-8")

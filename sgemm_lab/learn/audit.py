@@ -350,7 +350,13 @@ def audits(record: Path = RECORD) -> Bundle:
 
 def _told(record: Path) -> str:
     """What was compared on a GPU, in a sentence."""
-    compared = [one[key] for one in recorded(record).values() for key in COMPARED]
+    rows, steps = read_json(record)["rows"], [step() for step in ladder if step.function]
+    fresh = [
+        rows[each.key]["entries"]
+        for each in steps  # a step that is newer than this record waits for its GPU
+        if rows.get(each.key, {}).get("source_hash") == each.source_hash
+    ]
+    compared = [Entry(_category(key), *one[key]) for one in fresh for key in COMPARED]
     there = [e for e in compared if e.evidence.endswith(TOO) or e.verdict == FOUND]
     found = sum(e.verdict == FOUND for e in there)
     return (

@@ -66,7 +66,7 @@ _ADVICE = (
 _NAMED = (
     (r"your kernel\.cu, line (?P<n>\d+)", "given.cu, line {n}"),
     (r"\bline (?P<n>\d+) of your kernel\.cu", "line {n} of given.cu"),
-    (r"\bat line (?P<n>\d+)", "at line {n} of given.cu"),
+    (r"\b(?P<word>at|of) line (?P<n>\d+)", "{word} line {n} of given.cu"),
     (r"^(?P<margin>[> ]*)(?P<n>\d+)(?= \| )", "{margin}{n}"),
 )
 
