@@ -60,20 +60,21 @@ import sys
 
 if "google.colab" in sys.modules:  # only on Colab, which opens this notebook without the book
     import os
+    import shutil
     import subprocess
 
     url, revision = "{url}", "{revision}"
     clone = os.environ.setdefault("SGEMM_LAB_CLONE", os.path.abspath("{folder}"))
     if not os.path.isdir(clone):
         part = f"{{clone}}.part"  # gets its name when it is whole
-        fetch = f"rm -rf {{part}} && git clone -q --depth 1 --branch {{revision}} {{url}} {{part}}"
-        failed, said = subprocess.getstatusoutput(f"{{fetch}} && mv {{part}} {{clone}}")
-        if failed:
-            raise RuntimeError(f"{{url}} can't be fetched. Run this cell again. Git says: {{said}}")
+        shutil.rmtree(part, ignore_errors=True)
+        fetch = ["git", "clone", "-q", "--depth", "1", "--branch", revision, url, part]
+        if (git := subprocess.run(fetch, stderr=subprocess.PIPE, text=True)).returncode:
+            raise RuntimeError(f"{{url}} can't be fetched. Run it again. Git says: {{git.stderr}}")
+        os.rename(part, clone)
     os.chdir(f"{{clone}}/book")
     sys.path[:] = dict.fromkeys([clone, *sys.path])
     from sgemm_lab.doctor import card
-
     print(card())"""
 
 

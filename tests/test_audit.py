@@ -321,6 +321,12 @@ def test_a_file_as_it_is_written_for_nvcc_is_taken(tmp_path, capsys):
     assert "No such file" in capsys.readouterr().err
 
 
+def test_extern_c_of_another_kernel_or_in_a_comment_does_not_count():
+    code = f'// extern "C" is missing here\n{FLAT}'.replace('\nextern "C"', "\n")
+    code += 'extern "C" __global__ void other(int n, float* x) { x[0] = n; }\n'
+    assert audit(code, "bounds", name="flat", **FLAT_LAUNCH).ok
+
+
 def test_one_without_extern_c_and_with_a_grid_of_one_number_is_taken():
     code = FLAT.replace('extern "C"', "")
     flat = FLAT_LAUNCH | {"grid": lambda M, N: -(-M * N // 64)}
@@ -367,6 +373,12 @@ def test_a_square_kernel_is_tried_at_offsets_past_32_bits_too():
     ({"subject": mine(f"int M, int N, int K, int lda, {ARRAYS}")}, "not all known"),
     ({"subject": mine(f"int M, int N, int K, {ARRAYS}"), "block": None}, r"Pass block=\(x, y\)"),
     ({"subject": mine(f"int M, int N, int K, {ARRAYS}"), "parameters": "MNK"}, "not all known"),
+    ({"subject": mine(f"int M, int N, int K, {ARRAYS}"), "block": (0, 16)},
+     r"mine: block=\(0, 16\) is not 1 to 2 whole numbers from 1 on"),
+    ({"subject": mine(f"int M, int N, int K, {ARRAYS}"), "block": "8x8"}, "block='8x8' is not"),
+    ({"subject": mine(f"int M, int N, int K, {ARRAYS}"), "tile": (8, 8, 8, 8)}, "is not 1 to 3"),
+    ({"subject": mine(f"int M, int N, int K, {ARRAYS}"), "arch": "80"}, "it looks like sm_80"),
+    ({"subject": NAIVE, "block": None, "arch": "sm_80"}, "for a kernel given as text"),
     ({"subject": mine(f"int M, int N, int K, {ARRAYS}").replace("float sum", "floats sum")},
      "does not compile"),
     ({"subject": NAIVE, "only": "speed", "block": None},

@@ -44,7 +44,7 @@ def repository(tmp_path_factory):
 @pytest.fixture
 def content(tmp_path):
     """The empty folder in which a notebook begins on Colab."""
-    folder = tmp_path / "content"
+    folder = tmp_path / "My Drive"
     folder.mkdir()
     return folder
 
@@ -141,6 +141,6 @@ def test_what_cannot_be_fetched_is_told_with_gits_own_words(
     done = kernel(
         content, repository if there else content / "not there", source=cell(revision), LC_ALL="C"
     )
-    told = f"RuntimeError: {colab.ADDRESS} can't be fetched. Run this cell again. Git says: "
+    told = f"RuntimeError: {colab.ADDRESS} can't be fetched. Run it again. Git says: "
     assert told in done.stderr and said in done.stderr.partition(told)[2]
     assert left(content) == []

@@ -16,6 +16,8 @@ FILES = {  # a file with a row of step 2's kernel → what makes it anew
     "ncu_h200.json": "python benchmarks/hardware_counters.py",
     "r1_h200.json": "python benchmarks/r1_study.py",
     "sanitizers.json": "python benchmarks/compute_sanitizer.py",
+    "audits.json": "python -m sgemm_lab audit --record",
+    "audits_h200.json": "on NVIDIA H200: python -m sgemm_lab audit --record --gpu",
 }
 
 

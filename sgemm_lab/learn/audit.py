@@ -10,8 +10,9 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from html import escape
 from pathlib import Path
 from textwrap import fill
@@ -116,7 +117,7 @@ def audit(
     grid: Callable[[int, int], int | tuple[int, ...]] | None = None,
     shared_mem: int = 0,
     parameters: Iterable[str] | None = None,
-    arch: str = "sm_75",
+    arch: str | None = None,
     on=ptx,
 ) -> Audit:
     """Try a kernel in all thirteen categories, or `only` in some ("races", "numbers", …).
@@ -129,7 +130,7 @@ def audit(
     dynamic shared memory. Its parameters are recognised by their names, M, N, K, alpha, A, B, beta,
     C in any order and case; `parameters` gives these names in the kernel's order where it calls
     them otherwise. Without alpha and beta it computes C = A·B; with N alone, on square matrices.
-    arch: the oldest architecture that one's own kernel is for.
+    arch: the oldest architecture that one's own kernel is for, if not sm_75.
     on: with `cp`, numbers are compared on the GPU too, if nothing was found before.
 
     Raises ValueError or TypeError for what is no kernel or category, CompileError where the kernel
@@ -137,11 +138,11 @@ def audit(
     raises: it is a finding.
     """
     given = {"name": name, "block": block, "tile": tile, "grid": grid,
-             "shared_mem": shared_mem, "parameters": parameters}  # fmt: skip
+             "shared_mem": shared_mem, "parameters": parameters, "arch": arch}  # fmt: skip
     if isinstance(subject, Path) or (isinstance(subject, str) and subject.endswith(".cu")):
         subject = Path(subject).read_text(encoding="utf-8")
     if isinstance(subject, str):
-        variant = theirs(subject, **given, arch=arch)
+        variant = theirs(subject, **given)
     elif any(given.values()):
         raise TypeError(f"{', '.join(given)} are for a kernel given as text; a step has its own.")
     else:
@@ -170,9 +171,7 @@ def _entry(category: Category, subject: Subject, there: Subject | bool) -> Entry
     return Entry(category, verdict, evidence)
 
 
-def _compared(
-    category: Category, subject: Subject, there: Subject, evidence: str
-) -> trials.Verdict:
+def _compared(category: Category, subject: Subject, there: Subject, evidence: str) -> Verdict:
     """What comes of it on a GPU, of a kernel that is right on the PTX machine: a store to anywhere
     would end the process's use of the GPU."""
     if any(watched.profile.findings for watched in subject.watched):
@@ -200,10 +199,9 @@ def _category(key: str) -> Category:
 def _name(variant: Variant) -> str:
     step = variant.step
     changed = step.text is not None and step.number > 0
-    return (
-        f"{step.filename if step.number > 0 else plain(step.function)}{', changed' * changed}"
-        + (f" ({variant.label})" if variant.label != "default" else "")
-    )
+    name = step.filename if step.number > 0 else plain(step.function)
+    setting = f" ({variant.label})" if variant.label != "default" else ""
+    return f"{name}{', changed' * changed}{setting}"
 
 
 # --- a kernel of one's own ------------------------------------------------------------------------
@@ -219,7 +217,7 @@ _SIZES = {"M", "N", "K"}
 
 
 def theirs(
-    code, block, tile=None, grid=None, shared_mem=0, parameters=None, name=None, arch="sm_75"
+    code, block, tile=None, grid=None, shared_mem=0, parameters=None, name=None, arch=None
 ) -> Variant:
     """A reader's kernel as a variant; see `audit`. ValueError says what is missing."""
     found = dict(_KERNEL.findall(_COMMENTS.sub("", code)))
@@ -233,28 +231,39 @@ def theirs(
         )
     if block is None:
         raise ValueError(f"{base}: which threads has a block? Pass block=(x, y), such as (16, 16).")
-    block = (*(block if isinstance(block, tuple | list) else (block,)), 1)[:2]
-    tile = (*(tile or block[::-1]), 1)[:3]
-    names = _parameters(base, found[base], parameters)
-    code, function = _entry_of(code, name, found[base])
-    return own(
-        code, function, block, tile, parameters=names, dynamic_bytes=shared_mem,
-        blocks=grid and (lambda M, N: _extent(grid(M, N))),
-        min_capability=(int(arch[3:-1]), int(arch[-1])),
+    block = _whole(base, "block", block, 2)
+    tile = _whole(base, "tile", tile or block[::-1], 3)
+    capability = re.fullmatch(r"sm_(\d+)(\d)", arch or "sm_75")
+    if not capability:
+        raise ValueError(f"{base}: arch={arch!r} is no architecture; it looks like sm_80.")
+    variant = own(
+        code, base, block, tile, parameters=_parameters(base, found[base], parameters),
+        blocks=grid and (lambda M, N: _extent(grid(M, N))), dynamic_bytes=shared_mem,
+        min_capability=tuple(map(int, capability.groups())),
     )  # fmt: skip
+    return replace(variant, step=_instance(variant.step, name, found[base]))
+
+
+def _whole(kernel: str, what: str, given, most: int) -> tuple[int, ...]:
+    """One to `most` whole numbers from 1 on, filled up with ones."""
+    numbers = tuple(given) if isinstance(given, tuple | list) else (given,)
+    if len(numbers) > most or not all(isinstance(n, int) and n >= 1 for n in numbers):
+        raise ValueError(f"{kernel}: {what}={given!r} is not 1 to {most} whole numbers from 1 on.")
+    return (*numbers, 1, 1)[:most]
 
 
 def _extent(grid: int | tuple[int, ...]) -> tuple[int, ...]:
     return grid if isinstance(grid, tuple) else (int(grid),)
 
 
-def _entry_of(code: str, name: str, declared: str) -> tuple[str, str]:
-    """The text, in which a template is instantiated, and the kernel's name in its PTX."""
-    if re.search(r'extern\s+"C"', code) and "<" not in name:
-        return code, name
+def _instance(step: Step, name: str, declared: str) -> Step:
+    """The kernel under the name that it has in its PTX; a template is instantiated."""
+    compiled = partial(nvrtc.compile_ptx, filename=step.filename)
     if "<" in name:
-        code += f"\ntemplate __global__ void {name}({declared});\n"
-    return code, nvrtc.compile_ptx(code, names=(name,)).names[name]
+        step = replace(step, text=f"{step.text}\ntemplate __global__ void {name}({declared});\n")
+    elif re.search(rf"\.entry {name}\b", compiled(step.text).text):  # extern "C"
+        return step
+    return replace(step, function=compiled(step.text, names=(name,)).names[name])
 
 
 def _parameters(name: str, declared: str, given: Iterable[str] | None) -> tuple[str, ...]:

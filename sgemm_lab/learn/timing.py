@@ -20,9 +20,7 @@ from sgemm_lab.paths import ROOT
 N = 1024  # M = N = K
 SECONDS = 60
 CHILD = sys.executable, "-m", "sgemm_lab.learn.timing"
-_RAISED = re.compile(
-    r"^[\w.]*(?:Error|Fault)\b.*", re.MULTILINE
-)  # the first; others follow from it
+_RAISED = re.compile(r"^[\w.]*(?:Error|Fault)\b.*", re.MULTILINE)  # of several the first counts
 
 
 def timed(

@@ -8,7 +8,7 @@ says. audit.py has the table of the categories, and asks for a GPU last.
 import itertools
 import mmap
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,13 +23,12 @@ from sgemm_lab.run.launch import bind, launch
 from sgemm_lab.run.profile import Profile, profile
 from sgemm_lab.run.resources import occupancy, resources
 from sgemm_lab.simt import host
-from sgemm_lab.simt.machine import Fault, Launch, budget
+from sgemm_lab.simt.machine import Launch, budget, caught
 
 NONE, FOUND, ABSENT, OPEN = VERDICTS = "none found", "FOUND", "does not occur", "not tried"
-# Instructions that a thread may execute in one launch, for each EIGHT elements of C that it has.
+# Instructions that a thread may execute in one launch, for each OUTPUTS elements of C that it has.
 # The ladder's need at most a tenth of these.
-EIGHT = 8
-FAULTS = {"out-of-bounds", "misaligned", "deadlock", "trap", "endless"}  # a launch ends there
+OUTPUTS = 8
 SHORT = 30_000  # K up to a hundred
 LONG = 500_000  # K of 512
 LONGEST = 2_000_000  # K of tens of thousands
@@ -57,7 +56,7 @@ class Subject:
     def __init__(self, variant: Variant, on=ptx):
         self.variant, self.step, self.on = variant, variant.step, on
         m, n, k = (size if size > 1 else 32 for size in variant.tile)
-        self.effort = max(1, m * n // (EIGHT * variant.threads))
+        self.effort = max(1, m * n // (OUTPUTS * variant.threads))
         self.square = bool(SIZES - set(self.step.parameters))
         self.scaled = "beta" in self.step.parameters
         self.shapes: tuple[Shape, ...] = default_shapes(variant)[:7] if self.square else (
@@ -86,8 +85,8 @@ class Subject:
     @cached_property
     def stopped(self) -> str:
         """How all launches of `watched` ended before their end; empty if one came to it."""
-        faults = [[f for f in w.profile.findings if f.kind in FAULTS] for w in self.watched]
-        return faults[0][0].message if all(faults) else ""
+        faults = [watched.profile.fault for watched in self.watched]
+        return str(faults[0]) if all(faults) else ""
 
     @cached_property
     def endless(self) -> bool:
@@ -175,7 +174,7 @@ class Subject:
         for shape in shapes:
             A, B, C = self.matrices(shape)
             out = self.on.asarray(C)
-            fault = _fault(lambda A=A, B=B, out=out: self.run(
+            fault = caught(lambda A=A, B=B, out=out: self.run(
                 self.function(), self.on.asarray(A), self.on.asarray(B), out
             ))  # fmt: skip
             if fault or not np.array_equal(self.on.asnumpy(out), _product(A, B)):
@@ -209,15 +208,6 @@ def _shown(shape: Iterable[int]) -> str:
 
 def _product(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     return A.astype(np.float64) @ B.astype(np.float64)
-
-
-def _fault(run: Callable[[], object]) -> Fault | None:
-    """The fault in which `run` ends, if it does."""
-    try:
-        run()
-    except Fault as fault:
-        return fault
-    return None
 
 
 # --- rules of CUDA, on the PTX machine ------------------------------------------------------------
@@ -296,7 +286,7 @@ def errors(subject: Subject) -> Verdict:
         return wrong
     A, B, C = subject.matrices(subject.shapes[1])
     short = C[:-1].copy()
-    if fault := _fault(subject.prepare(A, B, short).run):
+    if fault := caught(subject.prepare(A, B, short).run):
         return NONE, f"given a C without its last row, the launch itself says so: {fault}"
     return FOUND, f"at {_shown(subject.shapes[1])}, given a C without its last row, nothing fails"
 
@@ -346,7 +336,7 @@ def _huge(subject: Subject, shape: Shape) -> tuple[int, str]:
         (A, B) if subject.square else (_sparse((M, 1)), _sparse((1, N)))
     )  # stores don't depend on K
     with budget(LONGEST * subject.effort):
-        if fault := _fault(subject.prepare(*flat, C, watch=stores, blocks=numbers).run):
+        if fault := caught(subject.prepare(*flat, C, watch=stores, blocks=numbers).run):
             return 0, str(fault)
         if not any(M * N - 1 in places for places in stores.places.values()):
             return 0, f"the last blocks don't store the last element, C[{M - 1}, {N - 1}]"
@@ -359,7 +349,7 @@ def _huge(subject: Subject, shape: Shape) -> tuple[int, str]:
         B[:, across] = rng.integers(1, 5, (K, len(across)))
         if on is ptx:
             done = len(chosen)
-            if fault := _fault(subject.prepare(A, B, C, blocks=sorted(chosen)).run):
+            if fault := caught(subject.prepare(A, B, C, blocks=sorted(chosen)).run):
                 return 0, str(fault)
         else:
             done = count
@@ -453,7 +443,7 @@ def architectures(subject: Subject) -> Verdict:
         A, B, C = subject.matrices(subject.shapes[1])
         body = re.sub(r"^\.target.*$", "", text, flags=re.MULTILINE)
         if body not in bits:
-            if fault := _fault(subject.prepare(A, B, C, 0.5 * subject.scaled, text).run):
+            if fault := caught(subject.prepare(A, B, C, 0.5 * subject.scaled, text).run):
                 return FOUND, f"compiled for {arch}: {fault}"
             bits[body] = arch, C.tobytes()
     (first, expected), *others = bits.values()
@@ -486,7 +476,7 @@ def seams(subject: Subject) -> Verdict:
         subject.run(function, first, b, second)
         subject.run(function, a, b, again)
 
-    if fault := _fault(launches):
+    if fault := caught(launches):
         return FOUND, f"launched back to back: {fault}"
     product = (1 + subject.scaled) * _product(A, B)
     for name, C, right in (
@@ -505,25 +495,25 @@ def aliasing(subject: Subject) -> Verdict:
     A, B, C = subject.matrices((edge,) * 3)
     paths = _Paths()
     before = [X.copy() for X in (A, B, C)]
-    fault = _fault(subject.prepare(*before, 0.5 * subject.scaled, watch=paths).run)
+    fault = caught(subject.prepare(*before, 0.5 * subject.scaled, watch=paths).run)
     if both := sorted(paths.read_only & paths.written):
         return FOUND, f"it reads {both[0]} as data that nobody writes (ld.global.nc) and writes it"
     a, b, c = (on.asarray(X.copy()) for X in (A, B, C))
     function = subject.function()
-    fault = fault or _fault(lambda: subject.run(function, a, b, c))
+    fault = fault or caught(lambda: subject.run(function, a, b, c))
     for name, before, after in (("A", A, a), ("B", B, b)):
         if not np.array_equal(on.asnumpy(after), before):
             return FOUND, f"it writes to {name}, an input"
     if wrong := subject.alone((edge,) * 3):
         return wrong
-    if fault := fault or _fault(lambda: subject.run(function, a, a, c)):
+    if fault := fault or caught(lambda: subject.run(function, a, a, c)):
         return FOUND, f"with one array for A and B: {fault}"
     if wrong := np.count_nonzero(on.asnumpy(c) != _product(A, A)):
         return FOUND, f"with one array for A and B, {wrong} of {C.size} elements are wrong"
     over = A.copy()
     in_place = subject.prepare(over, B, over)
     in_place.batch = 1  # one block after another: later ones read what earlier ones wrote
-    _fault(in_place.run)
+    caught(in_place.run)
     wrong = np.count_nonzero(over != _product(A, B))
     try:
         launch(subject.variant, a, b, a, on=on)
@@ -592,7 +582,7 @@ def _differs(subject: Subject, A: np.ndarray, B: np.ndarray) -> str:
     C = np.empty((len(A), B.shape[1]), np.float32)
     C.view(np.uint32)[...] = NAN
     out = on.asarray(C)
-    if fault := _fault(lambda: subject.run(subject.function(), on.asarray(A), on.asarray(B), out)):
+    if fault := caught(lambda: subject.run(subject.function(), on.asarray(A), on.asarray(B), out)):
         return str(fault)
     got = on.asnumpy(out)
     with np.errstate(all="ignore"):
@@ -632,7 +622,7 @@ def coupling(subject: Subject) -> Verdict:
         return wrong
     A, B, C = subject.matrices(subject.shapes[1])
     larger = "a grid one block larger each way"
-    if fault := _fault(subject.prepare(A, B, C, more=1).run):
+    if fault := caught(subject.prepare(A, B, C, more=1).run):
         return FOUND, f"{larger}: {fault}"
     if wrong := np.count_nonzero(_product(A, B) != C):
         return FOUND, f"{larger} makes {wrong} of {C.size} elements wrong"

@@ -14,7 +14,7 @@ from sgemm_lab.paths import MEASUREMENTS
 
 # What makes a file anew, by the first word of its name; what measures times is called by its GPU.
 _MAKES = {
-    "audits": "python -m sgemm_lab audit --record",
+    "audits": "python -m sgemm_lab audit --record{gpu}",
     "counters": "python -m sgemm_lab record --missing",
     "resources": "python -m sgemm_lab record --missing",
     "ncu": "python benchmarks/hardware_counters.py",
@@ -44,7 +44,8 @@ def outdated(directory: Path = MEASUREMENTS) -> list[str]:
             continue
         where = f" on {record['gpu_name']}" if "gpu_name" in record else ""
         first = path.stem.split("_")[0]
-        command = _MAKES.get(first, _MEASURE).format(name=path.name)
+        gpu = " --gpu" if "gpu" in record else ""
+        command = _MAKES.get(first, _MEASURE).format(name=path.name, gpu=gpu)
         held = {stem for stem, _ in _kernels(record)}
         lacks = [s.stem for s in ladder if s.function and s.stem not in held]
         if first in _EVERY_STEP and lacks:

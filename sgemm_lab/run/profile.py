@@ -17,7 +17,7 @@ from sgemm_lab.run.launch import bind
 from sgemm_lab.simt import host
 from sgemm_lab.simt.accesses import Order, Recorder, WarpAccess
 from sgemm_lab.simt.counters import WAVEFRONT, Counters, Tally
-from sgemm_lab.simt.machine import Fault, Launch
+from sgemm_lab.simt.machine import Fault, Launch, caught
 from sgemm_lab.simt.sanitizer import (
     Finding,
     Sanitizer,
@@ -71,6 +71,7 @@ class Profile:
     findings: tuple[Finding, ...] | None = None
     array_bytes: int = 0  # of all arrays the kernel was given
     lines: Mapping = field(default_factory=dict, repr=False)  # as Tally.lines has them
+    fault: Fault | None = field(default=None, compare=False, repr=False)  # in which it ended
 
     @property
     def flop_per_dram_byte(self) -> float:
@@ -161,7 +162,7 @@ def profile(
     began = time.perf_counter()
     again = _Again(launch, partial(prepare, local)) if sanitize else None
     with progress(name) as step:
-        fault = _fault(launch, step)
+        fault = caught(partial(launch.run, step))
     if fault and not sanitize:
         raise fault
     if fault:
@@ -174,17 +175,9 @@ def profile(
     executed, written = (tally.result(launch.program, written=view) for view in (False, True))
     size = sum(array.nbytes for array in local if getattr(array, "ndim", 0))
     return Profile(
-        name, launch.grid, launch.block, executed, written, seconds, findings, size, tally.lines()
-    )
-
-
-def _fault(launch: Launch, progress: Callable[[int, int], None] | None = None) -> Fault | None:
-    """Runs a launch; the fault in which it ends, if it does."""
-    try:
-        launch.run(progress)
-    except Fault as fault:
-        return fault
-    return None
+        name, launch.grid, launch.block, executed, written, seconds, findings, size,
+        tally.lines(), fault,
+    )  # fmt: skip
 
 
 class _Again:
@@ -221,7 +214,7 @@ class _Again:
             return
         for leftover in OTHER_LEFTOVERS:
             self._restore(self.before)
-            other = _fault(self.prepare(leftover=leftover))
+            other = caught(self.prepare(leftover=leftover).run)
             element = None if fault or other else differing(self.launch, after)
             if element or bool(fault) != bool(other):
                 yield unset_finding(self.launch, self.unset, element)
@@ -233,7 +226,7 @@ class _Again:
         for turns in other_orders(self.launch.threads):
             self._restore(self.before)
             again = self.prepare(turns=turns, blocks=self.launch.numbers[::-1])
-            if fault := _fault(again):
+            if fault := caught(again.run):
                 yield of_fault(fault, ", when warps and blocks run in another order")
                 return
             if element := differing(self.launch, after):

@@ -55,6 +55,15 @@ class Fault(RuntimeError):
         self.other_line: int | None = None
 
 
+def caught(run: Callable[[], object]) -> Fault | None:
+    """The fault in which `run` ends, if it does."""
+    try:
+        run()
+    except Fault as fault:
+        return fault
+    return None
+
+
 _allowed: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 
