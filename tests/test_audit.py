@@ -312,6 +312,7 @@ def test_a_file_as_it_is_written_for_nvcc_is_taken(tmp_path, capsys):
     asked = {"name": "mine::tiled<8, 16>", "block": 128, "tile": (8, 16)}
     found = audit(path, ["bounds", "seams", "coupling"], **asked)
     assert found.ok and found.name == "tiled"
+    assert "on the GPU too" in audit(path, "seams", **asked, on=PlayedGpu())["seams"].evidence
     path.write_text(FILE.replace("row >= M ||", ""))
     entry = audit(str(path), "bounds", **asked)["bounds"]
     assert entry.evidence.startswith("tiled, line 16 of your kernel.cu: thread ("), entry
@@ -481,6 +482,7 @@ class PlayedGpu(PtxBackend):
         self.cuda = SimpleNamespace(**vars(self.cuda) | {"Device": lambda: device})
 
     def RawModule(self, code, options=()):
+        assert "#include" not in code  # a GPU's compiler has no such files
         if self.raises:
             raise self.raises
         return PtxBackend.RawModule(code=code, options=options)

@@ -171,6 +171,18 @@ def test_integers_of_a_fixed_width_are_known_once_they_are_included():
     assert nvrtc.compile_ptx(f"#include <cstdint>\nstatic_assert({sizes} && {signs});").text
 
 
+def test_an_included_file_takes_one_line_and_others_stay():
+    text = (
+        '#include <cstdint>\n # include "stdio.h" // printf\n#include <vector>\n// #include <cmath>'
+    )
+    first, *others = nvrtc.included(text).splitlines()
+    assert "uint32_t" in first and others == [
+        " // printf",
+        "#include <vector>",
+        "// #include <cmath>",
+    ]
+
+
 def test_host_code_is_refused_with_the_way_out():
     with pytest.raises(nvrtc.CompileError, match="host code between #ifndef __CUDACC_RTC__"):
         nvrtc.compile_ptx("int main() { float* p; cudaMalloc(&p, 4); }")

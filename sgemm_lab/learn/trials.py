@@ -129,10 +129,11 @@ class Subject:
 
     def function(self):
         """The compiled kernel for `run`, its __device__ variables as they are at first."""
+        code, named = nvrtc.included(self.step.source), {}
         if self.on is ptx:
-            code, named = self.step.source, {"filename": self.step.filename}
+            named = {"filename": self.step.filename}
         else:  # CuPy knows no file name, and loads the same text once
-            code, named = f"{self.step.source}\n// {next(_TEXTS)}\n", {}
+            code = f"{code}\n// {next(_TEXTS)}\n"
         module = self.on.RawModule(code=code, options=self.variant.options, **named)
         return module.get_function(self.step.function)
 

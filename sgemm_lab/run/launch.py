@@ -129,7 +129,8 @@ def kernel(source: str, options: tuple[str, ...], function: str, filename: str, 
     """The compiled kernel, once per process. CompileError shows the lines of the source."""
     named = {"filename": filename} if on is ptx else {}  # CuPy has no such parameter
     try:
-        return on.RawModule(code=source, options=options, **named).get_function(function)
+        module = on.RawModule(code=nvrtc.included(source), options=options, **named)
+        return module.get_function(function)
     except Exception as error:
         if type(error).__name__ == "CompileException":  # CuPy's: say it in our words
             nvrtc.compile_ptx(source, options, filename=filename)

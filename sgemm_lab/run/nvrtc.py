@@ -29,16 +29,20 @@ ASKED = {
 # of a kernel came once, and was empty in the next process.
 CACHES, UNCACHED = (12, 9), "--no-cache"
 # What files of kernels include. For the device NVRTC knows it without them, but for these integers.
-INTEGERS = b"""#pragma once
-typedef signed char int8_t; typedef unsigned char uint8_t;
-typedef short int16_t; typedef unsigned short uint16_t;
-typedef int int32_t; typedef unsigned uint32_t;
-typedef long long int64_t; typedef unsigned long long uint64_t;
-"""
+INTEGERS = " ".join(
+    f"typedef {kind} {name}_t;"
+    for name, kind in (
+        ("int8", "signed char"), ("int16", "short"), ("int32", "int"), ("int64", "long long"),
+        ("uint8", "unsigned char"), ("uint16", "unsigned short"), ("uint32", "unsigned"),
+        ("uint64", "unsigned long long"),
+    )
+)  # fmt: skip
 HEADERS = dict.fromkeys(
-    b"cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h cassert assert.h cmath "
-    b"math.h cstdio stdio.h cstdlib stdlib.h cstddef stddef.h".split(), b"",
-) | dict.fromkeys((b"cstdint", b"stdint.h"), INTEGERS)  # fmt: skip
+    ("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "cassert",
+     "assert.h", "cmath", "math.h", "cstdio", "stdio.h", "cstdlib", "stdlib.h", "cstddef",
+     "stddef.h"), "",
+) | dict.fromkeys(("cstdint", "stdint.h"), INTEGERS)  # fmt: skip
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](\S+)[>"]', re.MULTILINE)
 HOST = re.compile(r"cuda(?:Malloc|Mem|Free|Event|Error|Device|Get)|kernel launch|namespace .std")
 CONTEXT = 2  # lines of source shown before and after an error
 
@@ -149,6 +153,12 @@ def _ptx(source: str, options: tuple, arch: str, filename: str, names: tuple) ->
     return Ptx(text, MappingProxyType(answer["names"]))
 
 
+def included(source: str) -> str:
+    """The text with what HEADERS hold in the place of its #include lines, each line where it was:
+    neither NVRTC nor CuPy brings these files."""
+    return _INCLUDE.sub(lambda found: HEADERS.get(found[1], found[0]), source)
+
+
 def key(
     kind: str, source: str, options: tuple[str, ...], arch: str, names: tuple[str, ...] = ()
 ) -> str:
@@ -188,7 +198,7 @@ def _answer(
 
 def _compile(nvrtc, kind: str, source: str, options: tuple, arch: str, names: tuple) -> dict:
     """What was asked for, or the compiler's log as the "error"; in a form that JSON can hold."""
-    program = nvrtc.createProgram(source, PLAIN, [*HEADERS.values()], [*HEADERS])
+    program = nvrtc.createProgram(included(source), PLAIN, [], [])
     for name in names:
         nvrtc.addNameExpression(program, name)
     try:
